@@ -1,0 +1,76 @@
+"""Every error a caller can get. Each message says what was tried, where, what came back, and what to do."""
+
+from __future__ import annotations
+
+
+class AlbedoError(Exception):
+    """Base of all errors of this package. `str()` is one sentence or two, fit for a dialog box."""
+
+
+class ConfigError(AlbedoError):
+    """A kernelspec's or a caller's setting is unknown or malformed."""
+
+
+class LocationError(AlbedoError, ValueError):
+    """A text is not a location (`[user@]host:/abs/path`, `host:~/path` or a local path)."""
+
+
+class HostError(AlbedoError):
+    """A host could not be used.
+
+    Attributes:
+        host: the host as the user spells it.
+        state: "needs_auth", "unreachable" or "unsupported".
+        detail: the cause in ssh's (or the host's) own words.
+    """
+
+    state = "unreachable"
+
+    def __init__(self, host: str, message: str, detail: str = "") -> None:
+        super().__init__(message)
+        self.host = host
+        self.detail = detail or message
+
+
+class UnreachableError(HostError):
+    """The host cannot be reached: name, network, refused port, timeout, or a connection that broke."""
+
+    state = "unreachable"
+
+
+class SignInError(HostError):
+    """A person could get in but we cannot: no accepted key, a locked key, an unknown or changed host key."""
+
+    state = "needs_auth"
+
+
+class UnsupportedHostError(HostError):
+    """The host lets us in but cannot run a kernel: no Python, one that is too old, no shell."""
+
+    state = "unsupported"
+
+
+class StagingError(HostError):
+    """Our files could not be put on the host: home not writable, disk full."""
+
+    state = "unsupported"
+
+
+class FolderError(HostError):
+    """The location's folder does not exist on its host, is not a folder, or may not be entered."""
+
+    state = "ready"
+
+
+class KernelStartError(HostError):
+    """The kernel could not be started on a host that is otherwise fine (ipykernel missing, kernel died at once)."""
+
+    state = "ready"
+
+
+class KernelGoneError(AlbedoError):
+    """The kernel does not exist any more; the message says why where that is known."""
+
+
+class LinkAwayError(AlbedoError):
+    """The host is out of reach and the request could not be answered in time. The kernel is not known to be dead."""

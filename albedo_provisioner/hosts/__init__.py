@@ -1,0 +1,1 @@
+"""Reaching hosts: transports, the shared connections, and how our files get there."""

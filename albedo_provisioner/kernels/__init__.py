@@ -1,0 +1,1 @@
+"""One kernel as seen from this side: its link, its relay, its life."""
