@@ -1,0 +1,442 @@
+"""Processes on the host: who is there, who belongs to a kernel, and signals that cannot hit the wrong one.
+
+A pid alone names nobody: the moment its process has been waited for, the system may give it to a stranger. So a process
+is known here by its **identity**, `(pid, start time)`, and is only ever signalled by it. The start time's unit is the
+platform's own (clock ticks since boot on Linux, seconds since the epoch elsewhere); it is only compared.
+
+Where `/proc` has it, all is read from there; elsewhere from `ps`. Runs on the host: standard library only, and the
+costly modules are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+
+TYPE_CHECKING = False  # not from typing: the keeper is started often, and this saves it one large import
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+    from typing import TypeGuard
+
+MARK = "ALBEDO_KERNEL_ID"
+"""Environment variable that a kernel's processes inherit; its value is the kernel's id."""
+
+HAS_PROC = sys.platform == "linux" and os.path.exists("/proc/self/stat")
+"""Whether processes are read from /proc. Tests switch it off to exercise the `ps` side."""
+
+Identity = tuple[int, int]
+"""(pid, start time)."""
+
+Table = dict[int, "Process"]
+"""Every process that was there at one moment, by pid."""
+
+
+class Process:
+    """One process as it was when the table was read.
+
+    Attributes:
+        pid, ppid, pgid, sid: its own, its parent's, its process group's and its session's id.
+        start: start time, see the module's head.
+        uid: effective user id (real, where `ps` was asked).
+        state: the system's letter: R, S, D (U on macOS: a wait that no signal ends), T (stopped), Z (zombie), ...
+        threads: number of threads; 1 where it is not known.
+        name: the program's short name, for people. It may hold anything.
+    """
+
+    __slots__ = ("name", "pgid", "pid", "ppid", "sid", "start", "state", "threads", "uid")
+
+    def __init__(
+        self,
+        pid: int,
+        ppid: int,
+        pgid: int,
+        sid: int,
+        start: int,
+        uid: int,
+        state: str,
+        name: str,
+        threads: int = 1,
+    ) -> None:
+        self.pid = pid
+        self.ppid = ppid
+        self.pgid = pgid
+        self.sid = sid
+        self.start = start
+        self.uid = uid
+        self.state = state
+        self.name = name
+        self.threads = threads
+
+    def __repr__(self) -> str:
+        return f"<Process {self.pid} {self.name!r} of {self.ppid}, state {self.state}>"
+
+    @property
+    def identity(self) -> Identity:
+        """(pid, start time)."""
+        return (self.pid, self.start)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still run anything.
+
+        A zombie cannot; but where only the main thread has ended, the system says Z too while the others run on.
+        """
+        return self.state not in ("Z", "X") or self.threads > 1
+
+
+class Family:
+    """The living processes that belong to a kernel, oldest first (so a parent comes before its children).
+
+    Attributes:
+        ours: those that this account may end.
+        foreign: those of another account (a `sudo` in a cell): never signalled, only told.
+    """
+
+    __slots__ = ("foreign", "ours")
+
+    def __init__(self, ours: list[Process], foreign: list[Process]) -> None:
+        self.ours = ours
+        self.foreign = foreign
+
+
+# ---------------------------------------------------------------------------------------------------- the table
+
+
+def snapshot() -> Table:
+    """Read the whole process table.
+
+    Raises:
+        OSError: it could not be read (out of file descriptors, no `ps`). Never an empty table instead: that would
+            "prove" that nothing is left.
+    """
+    return _snapshot_proc() if HAS_PROC else _snapshot_ps()
+
+
+def find(pid: int) -> Process | None:
+    """The process that has this pid now, zombies included; None when there is none."""
+    return _read_proc(pid) if HAS_PROC else _snapshot_ps(pid).get(pid)
+
+
+def identify(pid: int) -> Identity | None:
+    """The identity of the process that has this pid now, or None. Take it while you know whose pid it is."""
+    process = find(pid)
+    return None if process is None else process.identity
+
+
+def still_alive(identities: Iterable[Identity]) -> set[Identity]:
+    """Those of the given processes that still run; far cheaper than `snapshot` for a few."""
+    if HAS_PROC:
+        found = {identity: _read_proc(identity[0]) for identity in identities}
+    else:
+        table = _snapshot_ps()
+        found = {identity: table.get(identity[0]) for identity in identities}
+    return {identity for identity, process in found.items() if _is(process, identity) and process.alive}
+
+
+def _is(process: Process | None, identity: Identity) -> TypeGuard[Process]:
+    if process is None or process.pid != identity[0]:
+        return False
+    # ps derives the start from the clock on some systems, where it may come out a second apart between two calls.
+    return abs(process.start - identity[1]) <= (0 if HAS_PROC else 1)
+
+
+def _snapshot_proc() -> Table:
+    table = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            process = _read_proc(int(entry))
+            if process is not None:
+                table[process.pid] = process
+    return table
+
+
+def _read_proc(pid: int) -> Process | None:
+    try:
+        uid = os.stat(f"/proc/{pid}").st_uid
+        data = _read_file(f"/proc/{pid}/stat")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None  # ended meanwhile, or hidden from us by the hidepid mount option
+    # "pid (comm) state ppid ...": the name may hold spaces and parentheses, so it ends at the *last* one.
+    head, _, tail = data.rpartition(b")")
+    name = head.partition(b"(")[2].decode("utf-8", "replace")
+    fields = tail.split()  # fields[0] is field 3 of proc(5)
+    return Process(
+        pid=pid,
+        ppid=int(fields[1]),
+        pgid=int(fields[2]),
+        sid=int(fields[3]),
+        start=int(fields[19]),
+        uid=uid,
+        state=fields[0].decode(),
+        name=name,
+        threads=int(fields[17]),
+    )
+
+
+def _read_file(path: str) -> bytes:
+    # Plain descriptors: half the time of open(), and a table has thousands of files.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while part := os.read(fd, 65536):
+            parts.append(part)
+            if len(part) < 4096:
+                break
+        return b"".join(parts)
+    finally:
+        os.close(fd)
+
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def _snapshot_ps(pid: int | None = None) -> Table:
+    import calendar
+
+    table = {}
+    which = ["-ax"] if pid is None else ["-p", str(pid)]
+    for line in _ps([*which, "-o", "pid=,ppid=,pgid=,ruid=,state=,lstart=,comm="]):
+        fields = line.split(None, 10)
+        if len(fields) < 10:
+            continue
+        number, ppid, pgid, uid = (int(field) for field in fields[:4])
+        # lstart, with LC_ALL=C and TZ=UTC0: "Mon Nov 30 02:29:17 2026".
+        _, month, day, clock, year = fields[5:10]
+        hour, minute, second = (int(part) for part in clock.split(":"))
+        start = calendar.timegm((int(year), _MONTHS.index(month) + 1, int(day), hour, minute, second))
+        try:
+            sid = os.getsid(number)  # ps has no portable column for it
+        except OSError:
+            sid = 0
+        name = fields[10].rstrip() if len(fields) > 10 else "?"
+        table[number] = Process(number, ppid, pgid, sid, start, uid, fields[4][0], name)
+    return table
+
+
+def _ps(arguments: list[str]) -> list[str]:
+    """Lines that ps prints, without those about the ps process itself: our child, yet no part of any family."""
+    import subprocess
+
+    environment = {**os.environ, "LC_ALL": "C", "TZ": "UTC0"}
+    command = ["ps", *arguments]
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    output, complaint = process.communicate()
+    # With -p, ps exits 1 without a word when there is no such process.
+    if process.returncode and (complaint or "-p" not in arguments):
+        words = complaint.decode("utf-8", "replace").strip()
+        raise OSError(errno.EIO, f"{' '.join(command)} failed: {words or f'exit status {process.returncode}'}")
+    lines = output.decode("utf-8", "replace").splitlines()
+    return [line for line in lines if line.split(None, 1)[:1] not in ([], [str(process.pid)])]
+
+
+# ------------------------------------------------------------------------------------------------- who belongs
+
+
+def family(
+    table: Table,
+    roots: Iterable[Identity],
+    *,
+    own_children: bool = False,
+    mark: str | None = None,
+    exclude: Collection[int] = (),
+) -> Family:
+    """All living processes that belong to a kernel.
+
+    They are found by every trace there is, until no trace leads further: the roots; children of members; members of a
+    session or process group that a member made; children of the caller (to which, as the subreaper, every orphan
+    comes); and processes that inherited the mark. What is never included, whatever the traces say: the caller, its
+    ancestors (unless given as a root), pid 1, and `exclude`.
+
+    Args:
+        table: as `snapshot` gave it.
+        roots: the kernel's process, and others known to belong to it. One that has ended, or whose pid is another
+            process's by now, leads to nothing.
+        own_children: the caller is the kernel's keeper and subreaper: all its children, but `exclude`, are the
+            kernel's.
+        mark: the kernel's id, to find processes by `ALBEDO_KERNEL_ID=<mark>` in their environment. Needed where there
+            is no subreaper (macOS) or the keeper is gone. It also finds what a cell handed to another service together
+            with its environment, such as an `at` or batch job.
+        exclude: pids of the keeper's own helpers.
+    """
+    children: dict[int, list[Process]] = {}
+    sessions: dict[int, list[Process]] = {}
+    groups: dict[int, list[Process]] = {}
+    for process in table.values():
+        children.setdefault(process.ppid, []).append(process)
+        sessions.setdefault(process.sid, []).append(process)
+        groups.setdefault(process.pgid, []).append(process)
+
+    roots = set(roots)
+    me = os.getpid()
+    protected = (_ancestors(table, me) - {pid for pid, _ in roots}) | {0, 1, me} | set(exclude)
+    # That somebody is in the caller's own session or group is no trace of anything.
+    shared = {0, 1, os.getsid(0), os.getpgid(0)}
+
+    members: dict[int, Process] = {}
+    fresh: list[Process] = []
+
+    def add(found: Iterable[Process]) -> None:
+        for process in found:
+            if process.pid not in protected and process.pid not in members:
+                members[process.pid] = process
+                fresh.append(process)
+
+    # Not the session of a root that has ended: its number may be another session's by now.
+    add(table[root[0]] for root in roots if _is(table.get(root[0]), root))
+    if own_children:
+        add(children.get(me, ()))
+    if mark is not None:
+        add(_marked(table, mark))
+    while fresh:
+        process = fresh.pop()
+        add(children.get(process.pid, ()))
+        for leader, gathered in ((process.sid, sessions), (process.pgid, groups)):
+            # A leader outside the family: the process was born into somebody else's session. Should the leader turn
+            # out to be a member later, then its own turn adds the session.
+            # A leader that has ended: its number stays taken while the session has members, and this one is a member.
+            if leader not in shared and (leader in members or leader not in table):
+                add(gathered.get(leader, ()))
+
+    living = sorted((p for p in members.values() if p.alive), key=lambda p: (p.start, p.pid))
+    ours = [process for process in living if _is_ours(process)]
+    mine = {process.pid for process in ours}
+    return Family(ours, [process for process in living if process.pid not in mine])
+
+
+def _ancestors(table: Table, pid: int) -> set[int]:
+    found: set[int] = set()
+    while pid in table and table[pid].ppid not in found:
+        pid = table[pid].ppid
+        found.add(pid)
+    return found
+
+
+def _is_ours(process: Process) -> bool:
+    me = os.getuid()
+    if process.uid == me or not HAS_PROC:
+        return process.uid == me
+    # A setuid program started by us (ping) has another effective user; the real one decides who may signal it.
+    try:
+        status = _read_file(f"/proc/{process.pid}/status")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return False
+    for line in status.splitlines():
+        if line.startswith(b"Uid:"):
+            return int(line.split()[1]) == me
+    return False
+
+
+def _marked(table: Table, mark: str) -> list[Process]:
+    """Processes of this account whose environment holds the mark; those that may not be read do not count."""
+    entry = f"{MARK}={mark}"
+    if HAS_PROC:
+        mine = [process for process in table.values() if process.uid == os.getuid()]
+        return [process for process in mine if entry.encode() in _environment(process.pid).split(b"\0")]
+    # ps prints the environment behind the arguments. The mark in the arguments (somebody's `grep`) is no mark, so what
+    # it prints without the environment is taken off first.
+    plain = dict(_by_pid(_ps(["-axww", "-o", "pid=,command="])))
+    with_environment = ["-axwwE"] if sys.platform == "darwin" else ["axeww"]
+    found = []
+    for pid, line in _by_pid(_ps([*with_environment, "-o", "pid=,command="])):
+        arguments = plain.get(pid)
+        if arguments is not None and line.startswith(arguments) and entry in line[len(arguments) :].split():
+            found.append(pid)
+    return [table[pid] for pid in found if pid in table and table[pid].uid == os.getuid()]
+
+
+def _by_pid(lines: list[str]) -> list[tuple[int, str]]:
+    return [(int(fields[0]), fields[1].rstrip()) for line in lines if len(fields := line.split(None, 1)) == 2]
+
+
+def _environment(pid: int) -> bytes:
+    try:
+        return _read_file(f"/proc/{pid}/environ")
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return b""
+
+
+# ------------------------------------------------------------------------------------------- signals and waiting
+
+
+def signal_process(identity: Identity, signum: int) -> bool:
+    """Send a signal to exactly this process.
+
+    On Linux the process is pinned by a pidfd before its start time is checked, so not even a pid that is reused between
+    the two can be hit. Elsewhere the check comes right before the signal.
+
+    Returns:
+        Whether it was sent: False when the process has ended (zombies included), the pid is another process's by now,
+        or it is pid 1 or the caller.
+
+    Raises:
+        PermissionError: the process is there, but this account may not signal it.
+    """
+    pid = identity[0]
+    if pid <= 1 or pid == os.getpid():
+        return False
+    try:
+        descriptor = _pidfd(pid)
+        try:
+            process = find(pid)
+            if not _is(process, identity) or not process.alive:
+                return False
+            if sys.platform == "linux" and descriptor is not None:
+                signal.pidfd_send_signal(descriptor, signum)
+            else:
+                os.kill(pid, signum)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _pidfd(pid: int) -> int | None:
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except OSError as error:
+        # A kernel before 5.3, or a container's filter that does not know the call.
+        if error.errno in (errno.ENOSYS, errno.EPERM):
+            return None
+        raise
+
+
+def become_subreaper() -> bool:
+    """Make every orphaned descendant this process's child, so that none is lost from sight. Linux only.
+
+    Returns:
+        Whether it is so now. False elsewhere; then only the mark finds daemons.
+    """
+    if sys.platform != "linux":
+        return False
+    import ctypes
+
+    pr_set_child_subreaper = 36
+    return int(ctypes.CDLL(None).prctl(pr_set_child_subreaper, 1, 0, 0, 0)) == 0
+
+
+def reap() -> dict[int, int]:
+    """Wait for every child that has ended, without blocking.
+
+    For a process that has no other `wait` anywhere (a `subprocess.Popen` that is waited for elsewhere would lose its
+    status to this one).
+
+    Returns:
+        wait status (see `os.waitstatus_to_exitcode`) by pid.
+    """
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        ended[pid] = status
