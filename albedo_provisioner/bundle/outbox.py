@@ -2,7 +2,7 @@
 
 Bytes get their offset in the lane when they are first sent. From then on they cannot change, and are kept until the
 peer has them. What was never sent may still give way when more is held than the limit allows: stream output first,
-displays next, results and errors last; statuses, replies and requests never. A gap message takes the place of what
+displays next, results and errors last; statuses, replies and requests never. A note takes the place of what
 went, so that the loss is told where it happened.
 """
 
@@ -12,7 +12,7 @@ import json
 from collections import deque
 from collections.abc import Sequence
 
-from .wire import GAP, IOPUB, MAIN, PIECE, Buffer, ProtocolError, encode_message, piece_head
+from .wire import IOPUB, MAIN, NOTE, PIECE, Buffer, ProtocolError, encode_message, piece_head
 
 WINDOW = 64 << 20
 """Most bytes of a lane under way at once; beyond it messages wait unsent, where more urgent ones can pass them. Wide
@@ -52,13 +52,9 @@ class Gap:
         self.size = 0
 
     def encode(self) -> bytes:
-        """Return the gap as the JSON of a GAP message: `messages`, `bytes`, `parent` (the raw parent header)."""
-        content = {
-            "messages": self.messages,
-            "bytes": self.size,
-            "parent": self.parent.decode("utf-8", "replace"),
-        }
-        return json.dumps(content).encode()
+        """Return the JSON of a NOTE: `note` is "gap", and `messages`, `bytes`, `parent` (the raw parent header)."""
+        parent = self.parent.decode("utf-8", "replace")
+        return json.dumps({"note": "gap", "messages": self.messages, "bytes": self.size, "parent": parent}).encode()
 
 
 class Outbox:
@@ -108,7 +104,7 @@ class Outbox:
         """Append a gap for one message of `size` bytes that could not be taken at all."""
         gap = Gap(parent)
         gap.messages, gap.size = 1, size
-        self._unsent.append(_Unsent(GAP, (), gap))
+        self._unsent.append(_Unsent(NOTE, (), gap))
 
     def confirm(self, offset: int) -> None:
         """Forget what the peer has.
@@ -171,7 +167,7 @@ class Outbox:
             return False
         message = self._unsent.popleft()
         if message.gap is not None:
-            message.buffers = encode_message(GAP, [message.gap.encode()])
+            message.buffers = encode_message(NOTE, [message.gap.encode()])
             self._unsent_size += sum(map(len, message.buffers))
         self._started.extend(message.buffers)
         return True
@@ -191,7 +187,7 @@ class Outbox:
                 gap = gaps.get(parent)
                 if gap is None:
                     gap = gaps[parent] = Gap(parent)
-                    kept.append(_Unsent(GAP, (), gap))
+                    kept.append(_Unsent(NOTE, (), gap))
                 gap.messages += 1
                 gap.size += message.size
                 self._unsent_size -= message.size

@@ -28,10 +28,10 @@ Message = tuple[int, list[memoryview]]
 # Frame kinds.
 HELLO, DATA, ACK, PING, PONG, REPORT, FAREWELL = 1, 2, 3, 4, 5, 6, 7
 
-# Channels. The first four are Jupyter's; KEEPER carries JSON between the client and the keeper itself; GAP stands in
-# the main lane where messages were given up, in their place.
-SHELL, CONTROL, STDIN, IOPUB, KEEPER, GAP = 1, 2, 3, 4, 5, 6
-CHANNELS = frozenset((SHELL, CONTROL, STDIN, IOPUB, KEEPER, GAP))
+# Channels. The first four are Jupyter's; KEEPER carries JSON between the client and the keeper itself; NOTE is JSON
+# too, about the messages among which it stands in the main lane: here some were given up, here the kernel ended.
+SHELL, CONTROL, STDIN, IOPUB, KEEPER, NOTE = 1, 2, 3, 4, 5, 6
+CHANNELS = frozenset((SHELL, CONTROL, STDIN, IOPUB, KEEPER, NOTE))
 
 # Lanes. Control and keeper traffic has a lane of its own, so that a flood of output cannot keep an interrupt or a
 # status answer waiting. Shell and stdin share the output's lane on purpose: an execute reply that overtook a gigabyte

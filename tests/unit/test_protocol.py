@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from albedo_provisioner.bundle import protocol, wire
 from albedo_provisioner.bundle.protocol import Attached, Failed, Link, LinkLostError, Parted, Ponged, Received
-from albedo_provisioner.bundle.wire import CONTROL, GAP, IOPUB, KEEPER, SHELL, STDIN
+from albedo_provisioner.bundle.wire import CONTROL, NOTE, IOPUB, KEEPER, SHELL, STDIN
 
 CHANNELS = [SHELL, CONTROL, STDIN, IOPUB, KEEPER]
 messages = st.lists(
@@ -248,7 +248,7 @@ def jupyter(msg_type: str, parent: str, size: int = 1000) -> list[bytes]:
 def kinds(side: Side) -> list[str]:
     found = []
     for channel, parts in side.heard:
-        found.append("gap" if channel == GAP else json.loads(parts[3])["msg_type"])
+        found.append("gap" if channel == NOTE else json.loads(parts[3])["msg_type"])
     return found
 
 
@@ -269,7 +269,7 @@ def test_an_absent_peer_costs_no_more_than_the_limit_and_is_told_what_it_missed(
     heard = kinds(b)
     assert heard[-4:] == ["display_data", "error", "status", "execute_reply"]
     assert heard.count("gap") == 1
-    gap = next(json.loads(parts[0]) for channel, parts in b.heard if channel == GAP)
+    gap = next(json.loads(parts[0]) for channel, parts in b.heard if channel == NOTE)
     assert gap["messages"] == 2000 - heard.count("stream")
     assert gap["bytes"] > 1000 * gap["messages"]
     assert json.loads(gap["parent"]) == {"msg_id": "cell-1"}

@@ -1,0 +1,81 @@
+"""The keeper's sockets to its kernel's channels.
+
+They are never closed while the kernel lives: a ROUTER or PUB that loses its peer throws away what the peer misses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import zmq
+
+from .wire import CONTROL, IOPUB, SHELL, STDIN
+
+# As in the connection file that `spawn.py` writes.
+_PORTS = {CONTROL: 4, SHELL: 1, STDIN: 3, IOPUB: 2}
+_HEARTBEAT_PORT = 5
+_IDENTITY = b"albedo-keeper"
+
+
+class KernelChannels:
+    """Connections to one kernel process's ipc sockets.
+
+    Args:
+        context: the keeper's zmq context.
+        base: the connection file's `ip`: sockets are at `<base>-<port>`.
+    """
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], base: str) -> None:
+        self._context = context
+        self._base = base
+        self.sockets: dict[int, zmq.Socket[bytes]] = {}
+
+    @property
+    def bound(self) -> bool:
+        """Whether the kernel listens on all of its channels."""
+        return all(os.path.exists(f"{self._base}-{port}") for port in (*_PORTS.values(), _HEARTBEAT_PORT))
+
+    def remove_files(self) -> None:
+        """Remove what an earlier kernel left at these addresses, or `bound` would be true too early."""
+        for port in (*_PORTS.values(), _HEARTBEAT_PORT):
+            try:
+                os.unlink(f"{self._base}-{port}")
+            except FileNotFoundError:
+                pass
+
+    def open(self) -> None:
+        """Connect; call it once the kernel is `bound`."""
+        for channel, port in _PORTS.items():
+            socket = self._context.socket(zmq.SUB if channel == IOPUB else zmq.DEALER)
+            socket.linger = 0
+            socket.sndhwm = socket.rcvhwm = 0  # what may be held is bounded by the links, and told; zmq would just drop
+            socket.reconnect_ivl = 5
+            if channel == IOPUB:
+                socket.subscribe(b"")
+            else:
+                # A kernel addresses an input request, on stdin, to whom its execute request came from, on shell.
+                socket.identity = _IDENTITY
+            socket.connect(f"ipc://{self._base}-{port}")
+            self.sockets[channel] = socket
+
+    def close(self) -> None:
+        """Disconnect."""
+        for socket in self.sockets.values():
+            socket.close(0)
+        self.sockets = {}
+
+    def send(self, channel: int, parts: list[bytes | memoryview]) -> None:
+        """Pass a message on to the kernel."""
+        self.sockets[channel].send_multipart(parts)
+
+    def receive(self, channel: int, most: int) -> Iterator[list[bytes]]:
+        """Yield messages that have arrived on a channel, until there are none or `most` bytes were taken."""
+        socket = self.sockets.get(channel)
+        while socket is not None and most > 0:
+            try:
+                parts = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            most -= sum(map(len, parts))
+            yield parts

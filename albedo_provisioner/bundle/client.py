@@ -1,0 +1,137 @@
+"""A link as the keeper sees it, and the connection it uses at the moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from .protocol import ACK_DELAY, ATTACHED, Event, Link
+from .wire import KEEPER, ProtocolError
+
+READ = 256 * 1024
+_MOST_BUFFERS = 512  # writev takes 1024 on Linux and less elsewhere
+
+SILENCE = 40.0
+"""Seconds without a word after which a client counts as away; it sends a ping every few seconds (kernels/link.py)."""
+
+
+class Client:
+    """One link, attached or away.
+
+    Args:
+        link_id: the link's name; the client chose it.
+        name: who the client is, for people.
+        hold: most bytes to hold while it is away. An attached client that is merely slow may have four times that:
+            its output is leaving, and giving some up is the last resort.
+    """
+
+    def __init__(self, link_id: str, name: str, hold: int) -> None:
+        self.link_id = link_id
+        self.name = name
+        self.hold = hold
+        self.link = Link(hold)
+        self.away_since = 0.0
+        self.heard = 0.0
+        self.ack_at: float | None = None
+        self.blocked = False
+        self._in = self._out = -1
+        self._bridge: socket.socket | None = None
+
+    @property
+    def attached(self) -> bool:
+        """Whether there is a connection."""
+        return self._bridge is not None
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The connection's input and output."""
+        return self._in, self._out
+
+    def attach(self, bridge: socket.socket, descriptors: list[int], hello: dict[str, Any], now: float) -> None:
+        """Use a new connection; `bridge` is closed when the connection is done with."""
+        self._bridge = bridge
+        self._in, self._out = descriptors
+        os.set_blocking(self._in, False)
+        os.set_blocking(self._out, False)
+        self.heard = now
+        self.blocked = False
+        self.link.set_limit(4 * self.hold)
+        self.link.begin(hello)
+
+    def detach(self, now: float) -> None:
+        """The connection is over; the link stays. What it has waiting now stays too, even over the limit."""
+        if self._bridge is None:
+            return
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self._bridge.close()
+        self._bridge = None
+        self._in = self._out = -1
+        self.blocked = False
+        self.ack_at = None
+        self.away_since = now
+        self.link.end()
+        self.link.set_limit(max(self.hold, self.link.held))
+
+    def read(self, now: float, take: Callable[[Event], None]) -> bool:
+        """Take what has arrived; say whether the connection still stands."""
+        try:
+            data = os.read(self._in, READ)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError:
+            return False
+        if not data:
+            return False
+        self.heard = now
+        for event in self.link.receive(data):
+            take(event)
+        if self.link.ack_pending and self.ack_at is None:
+            self.ack_at = now + ACK_DELAY
+        return True
+
+    def tick(self, now: float) -> None:
+        """Send the confirmation that waited for company long enough."""
+        if self.ack_at is not None and now >= self.ack_at:
+            self.ack_at = None
+            if self.link.ack_pending:
+                self.link.acknowledge()
+
+    def flush(self) -> bool:
+        """Write what can be written; say whether the connection still stands."""
+        self.blocked = False
+        while buffers := self.link.outgoing():
+            try:
+                self.link.written(os.writev(self._out, buffers[:_MOST_BUFFERS]))
+            except (BlockingIOError, InterruptedError):
+                self.blocked = True
+                return True
+            except OSError:
+                return False
+        return True
+
+    def tell(self, content: dict[str, Any]) -> None:
+        """Say something on the keeper's own channel."""
+        self.link.send(KEEPER, [json.dumps(content).encode()])
+
+    def pass_on(self, channel: int, parts: list[bytes]) -> None:
+        """Say a kernel's message, or that it was too large for the link."""
+        try:
+            self.link.send(channel, parts)
+        except ProtocolError:
+            self.link.send_gap(channel, _parent_of(parts), sum(map(len, parts)))
+
+    @property
+    def settled(self) -> bool:
+        """Whether the peer has confirmed all there is, or cannot at the moment."""
+        return not self.attached or self.link.state != ATTACHED or self.link.held == 0
+
+
+def _parent_of(parts: list[bytes]) -> bytes:
+    for index, part in enumerate(parts):
+        if part == b"<IDS|MSG>" and len(parts) > index + 3:
+            return parts[index + 3]
+    return b"{}"

@@ -1,0 +1,87 @@
+"""The first of our code to run on a host; its text is sent there ahead of everything else.
+
+It takes a request from standard input, sees to it that the bundle is there (receiving it when it is not), and hands
+over to it. The text is sent with every connection, so it is short; and it must be understood by any Python there is,
+because telling that a Python is too old is one of its tasks: no f-strings, no annotations, nothing new.
+"""
+
+import json
+import os
+import struct
+import sys
+
+
+def read(size):
+    # type: (int) -> bytes
+    """Take exactly so many bytes; nothing that comes after them is touched."""
+    pieces = []
+    while size:
+        piece = os.read(0, min(size, 1 << 20))
+        if not piece:
+            sys.exit(0)  # the client went away
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def report(**content):
+    # type: (object) -> None
+    """Tell the client something: a REPORT frame of the link's protocol (wire.py)."""
+    data = json.dumps(content).encode("utf-8")
+    data = struct.pack("!IB", len(data), 6) + data
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def unpack(archive, target):
+    # type: (bytes, str) -> None
+    """Put the archive's files at target, which appears complete or not at all."""
+    import io
+    import shutil
+    import tarfile
+
+    fresh = "%s.%d.%s" % (target, os.getpid(), os.urandom(4).hex())
+    try:
+        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+        os.mkdir(fresh, 0o700)
+        with tarfile.open(fileobj=io.BytesIO(archive)) as files:
+            for member in files:
+                path = os.path.join(fresh, member.name)
+                os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+                with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                    content = files.extractfile(member)
+                    file.write(content.read() if content else b"")
+                    file.flush()
+                    os.fsync(file.fileno())
+        try:
+            os.rename(fresh, target)
+        except OSError:
+            if not os.path.isdir(target):  # else another client was first, with the same files
+                raise
+            shutil.rmtree(fresh, True)
+    except OSError as error:
+        shutil.rmtree(fresh, True)
+        report(error="staging", detail=error.strerror or str(error), path=error.filename or target)
+        sys.exit(0)
+
+
+def main():
+    # type: () -> None
+    """Serve one request."""
+    request = json.loads(read(struct.unpack("!I", read(4))[0]).decode("utf-8"))
+    os.write(1, request["marker"].encode("ascii"))
+    if sys.version_info < (3, 11):
+        report(error="python", python=sys.executable, version="%d.%d.%d" % sys.version_info[:3])
+        sys.exit(0)
+    bundle = os.path.join(os.path.expanduser("~"), ".albedo-remote", request["bundle"])
+    if not os.path.isdir(bundle):
+        report(need="bundle")
+        unpack(read(struct.unpack("!I", read(4))[0]), bundle)
+    sys.dont_write_bytecode = False  # compiled once, not at every start
+    sys.path.insert(0, bundle)
+    from albedo_bundle import entry  # type: ignore[import-not-found,unused-ignore]
+
+    entry.main(request)
+
+
+main()

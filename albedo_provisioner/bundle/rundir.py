@@ -1,0 +1,106 @@
+"""The private directory of one kernel on its host: `~/.albedo-remote/run/<kernel id>/`.
+
+It holds the keeper's socket, the kernel's ipc sockets and connection file, and the log. Everything is made private
+by its mode, never by the umask, because the kernel inherits the umask and must get the user's own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+SOCKET = "keeper"
+LOG = "kernel.log"
+KEEPER_LOG = "keeper.log"
+CONNECTION = "connection.json"
+_SHORT = "short"
+
+# A unix socket's path has about 104 bytes (108 on Linux, 104 on macOS and the BSDs); the longest name that is added
+# to the directory here is "/k-5".
+_LONGEST = 95
+
+_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
+
+
+def root() -> str:
+    """Return the directory of all run directories of this account."""
+    return os.path.join(os.path.expanduser("~"), ".albedo-remote", "run")
+
+
+def path_of(kernel_id: str) -> str:
+    """Return a kernel's run directory, which need not exist.
+
+    Raises:
+        ValueError: the id could not be the name of a directory of ours.
+    """
+    if not _ID.fullmatch(kernel_id):
+        raise ValueError(f"a kernel id has letters, digits, '_', '.' and '-' only, not {kernel_id!r}")
+    return os.path.join(root(), kernel_id)
+
+
+def create(kernel_id: str) -> str:
+    """Make a kernel's run directory and return its path.
+
+    Raises:
+        FileExistsError: there is one already.
+        OSError: it cannot be made.
+    """
+    path = path_of(kernel_id)
+    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    os.mkdir(path, 0o700)
+    return path
+
+
+def socket_base(path: str) -> str:
+    """Return the prefix for the kernel's ipc sockets in this run directory, short enough for any socket call.
+
+    Under a very long home it leads through a symbolic link in a private directory below the temporary one, which
+    `remove` takes away as well.
+
+    Raises:
+        OSError: such a link was needed and could not be made.
+    """
+    if len(os.fsencode(path)) <= _LONGEST:
+        return os.path.join(path, "k")
+    note = os.path.join(path, _SHORT)
+    try:
+        with open(note) as file:
+            link = file.read()
+    except FileNotFoundError:
+        import tempfile
+
+        base = tempfile.gettempdir()
+        if len(os.fsencode(base)) > _LONGEST - 20:
+            base = "/tmp"
+        link = os.path.join(tempfile.mkdtemp(prefix="albedo-", dir=base), "r")
+        os.symlink(path, link)
+        with open(note, "w") as file:
+            file.write(link)
+    return os.path.join(link, "k")
+
+
+def private_file(path: str) -> int:
+    """Open a fresh file that only we can read, for writing, and return its descriptor."""
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def remove(path: str) -> None:
+    """Remove a run directory and what `socket_base` made for it; nothing happens when it is gone already."""
+    try:
+        with open(os.path.join(path, _SHORT)) as file:
+            link = file.read()
+    except OSError:
+        link = ""
+    if link:
+        try:
+            os.unlink(link)
+            os.rmdir(os.path.dirname(link))
+        except OSError:
+            pass  # gone already, or somebody else's: either way not ours to remove any more
+    import shutil
+
+    shutil.rmtree(path, ignore_errors=True)
+    try:
+        os.rmdir(os.path.dirname(path))
+    except OSError:
+        pass  # other kernels live there

@@ -1,0 +1,115 @@
+"""Starting the kernel's process: its environment, its connection file, its place in the system."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from typing import Any
+
+from . import rundir
+
+MARK = "ALBEDO_KERNEL_ID"
+"""Environment variable that every process of a kernel inherits, so that none is overlooked when it ends."""
+
+_NAME = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
+
+
+def environment(wanted: dict[str, str], base: dict[str, str]) -> dict[str, str]:
+    """Return the login environment with what the kernelspec and the client want added.
+
+    `$NAME` and `${NAME}` in a wanted value stand for variables of this host's environment, as Jupyter does it for
+    local kernels with the variables there; unknown names stay as they are.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        if match[1]:
+            return "$"
+        return base.get(match[2] or match[3], match[0])
+
+    return {**base, **{name: _NAME.sub(value_of, value) for name, value in wanted.items()}}
+
+
+def write_connection_file(path: str, spec: dict[str, Any]) -> str:
+    """Write the kernel's connection file into its run directory and return its path.
+
+    The kernel listens on ipc sockets there: no TCP port, nothing for another user of the host to connect to.
+    """
+    content = {
+        "transport": "ipc",
+        "ip": rundir.socket_base(path),
+        "shell_port": 1,
+        "iopub_port": 2,
+        "stdin_port": 3,
+        "control_port": 4,
+        "hb_port": 5,
+        "key": spec["key"],
+        "signature_scheme": spec["signature_scheme"],
+        "kernel_name": spec.get("kernel_name", ""),
+        "jupyter_session": spec.get("env", {}).get("JPY_SESSION_NAME", ""),
+    }
+    file = os.path.join(path, rundir.CONNECTION)
+    with os.fdopen(rundir.private_file(file), "w") as stream:
+        json.dump(content, stream)
+    return file
+
+
+def spawn(path: str, kernel_id: str, spec: dict[str, Any]) -> int:
+    """Start the kernel in its folder, in a session of its own, and return its pid.
+
+    Raises:
+        OSError: the folder cannot be entered or the program cannot be run.
+    """
+    file = write_connection_file(path, spec)
+    names = {
+        "python": sys.executable,
+        "launcher": os.path.join(os.path.dirname(os.path.abspath(__file__)), "launcher.py"),
+        "connection_file": file,
+    }
+    argv = [re.sub(r"\{(python|launcher|connection_file)\}", lambda m: names[m[1]], word) for word in spec["argv"]]
+    env = environment(spec.get("env", {}), dict(os.environ))
+    env[MARK] = kernel_id
+    env["PWD"] = spec["cwd"]
+    log = rundir.private_file(os.path.join(path, rundir.LOG))
+    try:
+        os.chdir(spec["cwd"])
+        return _posix_spawn(argv, env, log)
+    finally:
+        os.close(log)
+        os.chdir(path)
+
+
+def _posix_spawn(argv: list[str], env: dict[str, str], log: int) -> int:
+    # Python ignores SIGPIPE and SIGXFSZ for itself; a kernel and its children must start with the defaults.
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+        (os.POSIX_SPAWN_DUP2, log, 1),
+        (os.POSIX_SPAWN_DUP2, log, 2),
+    ]
+    defaults = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD]
+    try:
+        return os.posix_spawnp(argv[0], argv, env, file_actions=actions, setsid=True, setsigmask=[], setsigdef=defaults)
+    except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID: a process group has to do
+        return os.posix_spawnp(argv[0], argv, env, file_actions=actions, setpgroup=0, setsigdef=defaults)
+
+
+def last_words(path: str, most: int = 4000) -> str:
+    """Return the end of what the kernel printed outside Jupyter's channels, at most so many bytes of it."""
+    try:
+        with open(os.path.join(path, rundir.LOG), "rb") as file:
+            file.seek(0, os.SEEK_END)
+            file.seek(max(0, file.tell() - most))
+            return file.read().decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def boot_id() -> str:
+    """Return what tells one run of this host from the next, or an empty string where there is no such thing."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
