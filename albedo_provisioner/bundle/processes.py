@@ -189,48 +189,10 @@ def _read_file(path: str) -> bytes:
         os.close(fd)
 
 
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-
-
 def _snapshot_ps(pid: int | None = None) -> Table:
-    import calendar
+    from . import ps
 
-    table = {}
-    which = ["-ax"] if pid is None else ["-p", str(pid)]
-    for line in _ps([*which, "-o", "pid=,ppid=,pgid=,ruid=,state=,lstart=,comm="]):
-        fields = line.split(None, 10)
-        if len(fields) < 10:
-            continue
-        number, ppid, pgid, uid = (int(field) for field in fields[:4])
-        # lstart, with LC_ALL=C and TZ=UTC0: "Mon Nov 30 02:29:17 2026".
-        _, month, day, clock, year = fields[5:10]
-        hour, minute, second = (int(part) for part in clock.split(":"))
-        start = calendar.timegm((int(year), _MONTHS.index(month) + 1, int(day), hour, minute, second))
-        try:
-            sid = os.getsid(number)  # ps has no portable column for it
-        except OSError:
-            sid = 0
-        name = fields[10].rstrip() if len(fields) > 10 else "?"
-        table[number] = Process(number, ppid, pgid, sid, start, uid, fields[4][0], name)
-    return table
-
-
-def _ps(arguments: list[str]) -> list[str]:
-    """Lines that ps prints, without those about the ps process itself: our child, yet no part of any family."""
-    import subprocess
-
-    environment = {**os.environ, "LC_ALL": "C", "TZ": "UTC0"}
-    command = ["ps", *arguments]
-    process = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
-    )
-    output, complaint = process.communicate()
-    # With -p, ps exits 1 without a word when there is no such process.
-    if process.returncode and (complaint or "-p" not in arguments):
-        words = complaint.decode("utf-8", "replace").strip()
-        raise OSError(errno.EIO, f"{' '.join(command)} failed: {words or f'exit status {process.returncode}'}")
-    lines = output.decode("utf-8", "replace").splitlines()
-    return [line for line in lines if line.split(None, 1)[:1] not in ([], [str(process.pid)])]
+    return {row[0]: Process(*row) for row in ps.rows(pid)}
 
 
 # ------------------------------------------------------------------------------------------------- who belongs
@@ -336,20 +298,9 @@ def _marked(table: Table, mark: str) -> list[Process]:
     if HAS_PROC:
         mine = [process for process in table.values() if process.uid == os.getuid()]
         return [process for process in mine if entry.encode() in _environment(process.pid).split(b"\0")]
-    # ps prints the environment behind the arguments. The mark in the arguments (somebody's `grep`) is no mark, so what
-    # it prints without the environment is taken off first.
-    plain = dict(_by_pid(_ps(["-axww", "-o", "pid=,command="])))
-    with_environment = ["-axwwE"] if sys.platform == "darwin" else ["axeww"]
-    found = []
-    for pid, line in _by_pid(_ps([*with_environment, "-o", "pid=,command="])):
-        arguments = plain.get(pid)
-        if arguments is not None and line.startswith(arguments) and entry in line[len(arguments) :].split():
-            found.append(pid)
-    return [table[pid] for pid in found if pid in table and table[pid].uid == os.getuid()]
+    from . import ps
 
-
-def _by_pid(lines: list[str]) -> list[tuple[int, str]]:
-    return [(int(fields[0]), fields[1].rstrip()) for line in lines if len(fields := line.split(None, 1)) == 2]
+    return [table[pid] for pid in ps.with_environment(entry) if pid in table and table[pid].uid == os.getuid()]
 
 
 def _environment(pid: int) -> bytes:

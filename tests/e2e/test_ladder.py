@@ -193,7 +193,8 @@ def test_a_daemon_that_cleared_its_environment_ends_too(start: StartKeeper) -> N
 def test_jobs_of_a_kernel_that_is_gone_already_are_found(start: StartKeeper) -> None:
     keeper = start("child(lambda: sleep('job'), session=True)\nsay('kernel')")
     job, kernel = keeper.wait_for("job", "kernel")
-    psutil.wait_procs([kernel], timeout=10)
+    while lives(kernel):
+        time.sleep(0.005)
     assert how(keeper.end(), job) == "TERM"
     assert not lives(job)
 
@@ -256,8 +257,8 @@ def worker():
     while time.monotonic() < until:
         os.waitpid(child(lambda: time.sleep(0.002)), 0)
 def supervise():
-    for _ in range(12):
-        child(worker, session=_ % 2)
+    for number in range(12):
+        child(worker, session=number % 2)
     say('supervisor')
     while time.monotonic() < until:
         os.wait()
