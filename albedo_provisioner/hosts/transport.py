@@ -51,7 +51,10 @@ class Channel(Protocol):
     """One running command on a host."""
 
     def write(self, *buffers: Buffer) -> None:
-        """Send bytes to the command's standard input. Never blocks; after the end it does nothing."""
+        """Send bytes to the command's standard input. Never blocks; after the end it does nothing.
+
+        A memoryview counts its length in bytes (format "B"). All buffers may be used again once this has returned.
+        """
 
     def write_eof(self) -> None:
         """End the command's standard input."""
@@ -66,7 +69,10 @@ class Channel(Protocol):
         """End the channel now. `closed` follows."""
 
     def suspect(self) -> None:
-        """Close, and use this channel's connection for nothing new: it does not answer any more (half-open)."""
+        """Close, and give up this channel's connection: it does not answer any more (half-open).
+
+        Nothing new is opened on it, and the other channels on it are closed at once as well.
+        """
 
 
 class Transport(Protocol):
@@ -74,10 +80,12 @@ class Transport(Protocol):
 
     @property
     def host(self) -> str:
-        """The host as the user spells it, for messages ("gpu", "ann@gpu"); "this machine" for the local one."""
+        """The host as the user spells it, for messages: "gpu", "ann@gpu", "this machine" for the local one."""
 
     async def open(self, command: str, receiver: ChannelReceiver) -> Channel:
         """Run `command` with the host's shell for the account.
+
+        Nothing is called on `receiver` before this has returned the channel to the task that awaits it.
 
         Raises:
             HostError: the host cannot be reached or does not let us in (the subclass says which).
@@ -88,7 +96,7 @@ class Transport(Protocol):
 
 
 def join(buffers: Sequence[Buffer]) -> bytes:
-    """Return the buffers as one bytes object, without a copy when there is but one and it is bytes already."""
+    """Return the buffers as one bytes object; no copy when there is but one and it is bytes already."""
     if len(buffers) == 1 and isinstance(buffers[0], bytes):
         return buffers[0]
     return b"".join(buffers)

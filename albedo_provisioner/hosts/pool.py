@@ -1,0 +1,54 @@
+"""All hosts of the process: one transport for each, so that connections are shared by all who talk to a host."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+from .io_thread import IOThread
+from .local import LocalTransport
+from .ssh import SSHTransport
+from .transport import Transport
+
+
+class HostPool:
+    """The transports of a process. Used on the I/O thread alone; `HostPool.get()` returns the process's pool."""
+
+    _current: ClassVar[tuple[IOThread, HostPool] | None] = None
+
+    def __init__(self) -> None:
+        self._transports: dict[str | None, Transport] = {}
+
+    @classmethod
+    def get(cls) -> HostPool:
+        """Return the pool that belongs to the running I/O thread (a forked child gets one of its own).
+
+        Raises:
+            RuntimeError: called elsewhere than on the I/O thread.
+        """
+        thread = IOThread.get()
+        if not thread.is_current:
+            raise RuntimeError("the host pool is used on the I/O thread alone")
+        if cls._current is None or cls._current[0] is not thread:
+            pool = cls()
+            thread.on_stop(pool.close_all)
+            cls._current = (thread, pool)
+        return cls._current[1]
+
+    def transport_for(self, host: str | None) -> Transport:
+        """Return the transport to a host; nothing is connected before its `open`.
+
+        Args:
+            host: `[user@]host` as the user spells it; None for this machine.
+        """
+        transport = self._transports.get(host)
+        if transport is None:
+            transport = LocalTransport() if host is None else SSHTransport(host)
+            self._transports[host] = transport
+        return transport
+
+    async def close_all(self) -> None:
+        """Close all connections and the channels on them. The pool can be used again afterwards."""
+        transports = list(self._transports.values())
+        self._transports.clear()
+        await asyncio.gather(*(transport.close() for transport in transports))

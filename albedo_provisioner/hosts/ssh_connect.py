@@ -1,0 +1,412 @@
+"""Making one ssh connection: from the host as the user spells it to a signed-in asyncssh connection.
+
+The user's ssh config decides name, port, account, keys, jump hosts and proxy command. What asyncssh leaves out or
+does differently from ssh is done here: jump hosts and proxy commands (its own jumps would use its own trust in
+host keys, its proxy commands mix standard error into the protocol), the system's config file, host key trust
+(`ssh_trust`) and keys (`ssh_identity`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import asyncssh
+
+from ..errors import ConfigError, HostError
+from . import child
+from .ssh_errors import Attempt, key_text, ssh_config_path, translate
+from .ssh_identity import Identities, load_offers
+from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, trusted_keys
+
+log = logging.getLogger(__name__)
+
+# Connect and login together, in seconds. A login that needs longer than this (slow PAM, slow DNS at the server) is
+# rarer than a host behind a firewall that drops packets, where a person waits for it to pass.
+CONNECT_TIMEOUT = 15.0
+
+# A connection that has been silent for KEEPALIVE_INTERVAL seconds is asked whether it lives, and is given up after
+# KEEPALIVE_COUNT questions without an answer: a dead one is noticed within 12 s. (Links have pings of their own.)
+KEEPALIVE_INTERVAL = 4
+KEEPALIVE_COUNT = 2
+
+# RFC 8305: how long one address is tried before the next is tried beside it, in seconds.
+HAPPY_EYEBALLS_DELAY = 0.25
+
+# With hardware AES (any host of the last ten years) GCM is several times as fast as asyncssh's first choice.
+CIPHERS = (
+    "aes128-gcm@openssh.com",
+    "aes256-gcm@openssh.com",
+    "chacha20-poly1305@openssh.com",
+    "aes128-ctr",
+    "aes192-ctr",
+    "aes256-ctr",
+)
+
+SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
+
+# How much of a ProxyCommand's standard error is kept for the message in case it fails: bytes.
+PROXY_STDERR_LIMIT = 4096
+
+
+@dataclass(frozen=True)
+class Destination:
+    """`[user@]host[:port]` in its parts; a part that is not given is left to the config."""
+
+    host: str
+    user: str | None = None
+    port: int | None = None
+
+    @classmethod
+    def parse(cls, text: str) -> Destination:
+        """Parse a host as users spell it, or one hop of a ProxyJump ("ssh://" URIs and "[v6]:port" included).
+
+        Raises:
+            ConfigError: there is no host in it, or the port is no number.
+        """
+        found = re.fullmatch(
+            r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:]+|[0-9a-fA-F:]+:[0-9a-fA-F:.%\w]*))"
+            r"(?::(?P<port>\d+))?/?",
+            text.strip(),
+        )
+        if found is None:
+            raise ConfigError(f"{text!r} is not a host: expected [user@]host or [user@][ipv6]:port.")
+        port = found["port"]
+        return cls(found["v6"] or found["host"], found["user"], int(port) if port else None)
+
+
+async def connect(
+    attempt: Attempt, *, timeout: float = CONNECT_TIMEOUT, lost: Callable[[Exception | None], None]
+) -> asyncssh.SSHClientConnection:
+    """Connect and sign in to a host; never asks anything on a terminal.
+
+    Args:
+        attempt: names the host as the user spells it (`[user@]host`); what is learned on the way is noted in it.
+        timeout: seconds for connect and login together, jump hosts included.
+        lost: called when the connection has ended, with what broke it (None: ended in order).
+
+    Raises:
+        UnreachableError: name, network, port, timeout, proxy.
+        SignInError: host key unknown or changed, no accepted key.
+        ConfigError: the ssh config cannot be read.
+    """
+    try:
+        async with asyncio.timeout(timeout):
+            return await _connect(Destination.parse(attempt.host), attempt, via=None, lost=lost)
+    except (OSError, ValueError, asyncssh.Error) as error:
+        raise translate(error, attempt) from error
+
+
+async def _connect(
+    destination: Destination,
+    attempt: Attempt,
+    via: asyncssh.SSHClientConnection | None,
+    lost: Callable[[Exception | None], None],
+) -> asyncssh.SSHClientConnection:
+    options = await _read_options(destination)
+    config = options.config
+    attempt.user = options.username
+    attempt.address = f"{options.host}:{options.port}"
+    if via is None and config.get("ProxyJump"):
+        via = await _connect_jumps(str(config.get("ProxyJump")), attempt)
+    proxy = None
+    if via is None and config.get("ProxyCommand"):
+        proxy = _ProxyCommand(str(config.get("ProxyCommand")), attempt)
+    client = _Client(attempt, Identities.from_config(config), lost)
+    # Ours even where the config asks less often: 60 s, a usual value there, is for firewalls, not for noticing.
+    interval = min(KEEPALIVE_INTERVAL, int(str(config.get("ServerAliveInterval") or KEEPALIVE_INTERVAL)))
+    try:
+        connection = await asyncssh.connect(
+            destination.host,
+            options=options,
+            # Already read; an empty list keeps asyncssh from reading ~/.ssh/config after all.
+            config=() if config.loaded else [],
+            tunnel=via or _Dialer(options, proxy),
+            client_factory=lambda: client,
+            known_hosts=_trust(options, attempt),
+            encryption_algs=() if config.get("Ciphers") else list(CIPHERS),
+            compression_algs=() if config.get("Compression") else ["none", "zlib@openssh.com"],
+            keepalive_interval=interval,
+            keepalive_count_max=KEEPALIVE_COUNT,
+        )
+    except BaseException:
+        if via is not None:
+            via.close()
+        if proxy is not None:
+            await proxy.collect_words()
+            proxy.close()
+        raise
+    # Closed together with the connection that runs through it.
+    connection.set_tunnel(via or proxy)
+    return connection
+
+
+async def _connect_jumps(jumps: str, attempt: Attempt) -> asyncssh.SSHClientConnection:
+    """Connect to the hops of a ProxyJump ("a,b": a first, b through a) and return the last one's connection."""
+    via = None
+    for text in jumps.split(","):
+        hop = Attempt(text.strip())
+        try:
+            via = await _connect(Destination.parse(text), hop, via, lambda error: None)
+        except (OSError, ValueError, asyncssh.Error, HostError) as error:
+            told = translate(error, hop)
+            if isinstance(told, HostError):
+                message = f"{attempt.host} is reached through {hop.host}, and that failed. {told}"
+                raise type(told)(attempt.host, message, f"{hop.host}: {told.detail}") from error
+            raise told from error
+        except asyncio.CancelledError:
+            attempt.step = f"{hop.step} to the jump host {hop.host}"
+            raise
+    assert via is not None
+    return via
+
+
+# -- the config
+
+
+def config_files() -> list[Path]:
+    """Return the ssh config files that apply: the named one alone, or the user's and then the system's, as ssh does."""
+    named = ssh_config_path()
+    files = [named] if named else [Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG]
+    return [file for file in files if os.access(file, os.R_OK)]
+
+
+async def _read_options(destination: Destination) -> asyncssh.SSHClientConnectionOptions:
+    """Read what the ssh config says about a destination.
+
+    Raises:
+        asyncssh.ConfigParseError: a config file cannot be read; the text names file and line.
+    """
+    files = config_files()
+
+    async def read(files: list[Path], **more: object) -> asyncssh.SSHClientConnectionOptions:
+        options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
+            config=files,
+            host=destination.host,
+            port=() if destination.port is None else destination.port,
+            username=() if destination.user is None else destination.user,
+            # Keys and agent come from `_Client`, when a server asks; nothing is forwarded.
+            client_keys=None,
+            agent_path=None,
+            agent_forwarding=False,
+            known_hosts=b"",
+            tunnel=None,
+            **more,
+        )
+        return options
+
+    try:
+        options = await read(files)
+    except asyncssh.ConfigParseError as error:
+        # asyncssh knows less of the language than ssh. Nobody here can edit the system's file, so do without it.
+        if SYSTEM_CONFIG not in files[1:] or not str(error).startswith("/etc/ssh/"):
+            raise
+        log.warning("ignoring the system's ssh config: %s", error)
+        files = files[:-1]
+        options = await read(files)
+    if options.config.has_match_final():
+        options = await read(files, reload=True, final=True)
+    return options
+
+
+def _expand(options: asyncssh.SSHClientConnectionOptions, text: str) -> str:
+    """Expand percent tokens and ${VARIABLES} in a file name of the config, as ssh_config(5) says."""
+    tokens = {
+        "%": "%",
+        "d": str(Path.home()),
+        "h": options.host,
+        "k": options.host_key_alias or options.orig_host,
+        "n": options.orig_host,
+        "p": str(options.port),
+        "r": options.username,
+        "u": options.client_username,
+        "i": str(os.getuid()),
+        "L": socket.gethostname().partition(".")[0],
+        "l": socket.gethostname(),
+    }
+    text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
+    return re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
+
+
+# -- trust and sign-in
+
+
+def _trust(options: asyncssh.SSHClientConnectionOptions, attempt: Attempt) -> Any:
+    """Return the function that asyncssh asks for a host's trusted keys."""
+    files = known_hosts_files(options.config, lambda name: _expand(options, name))
+
+    def trusted(host: str, _address: str, port: int | None) -> TrustedKeys:
+        # Read at each connect: the person may just have accepted the key in a terminal.
+        keys = trusted_keys(read_known_hosts(files), host, port)
+        attempt.known = [key_text(key.get_algorithm(), key.public_data) for key in (*keys[0], *keys[1])]
+        return keys
+
+    return trusted
+
+
+class _Client(asyncssh.SSHClient):
+    """What asyncssh asks while connecting: never a question to a person, and everything noted for the message."""
+
+    def __init__(
+        self, attempt: Attempt, identities: Identities, lost: Callable[[Exception | None], None]
+    ) -> None:
+        self._attempt = attempt
+        self._identities = identities
+        self._lost = lost
+        self._agent: asyncssh.SSHAgentClient | None = None
+        self._offers: list[asyncssh.SSHKeyPair] | None = None
+
+    def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self._attempt.step = "agreeing on keys"
+
+    def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        self._attempt.untrusted = key_text(key.get_algorithm(), key.public_data)
+        return False
+
+    def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
+        signer = key_text(key.get_algorithm(), key.public_data)
+        self._attempt.untrusted = f"a certificate signed by {signer}"
+        return False
+
+    def begin_auth(self, username: str) -> None:
+        self._attempt.step = "signing in"
+
+    def auth_banner_received(self, msg: str, lang: str) -> None:
+        log.debug("%s says at login: %s", self._attempt.host, msg.strip())
+
+    async def public_key_auth_requested(self) -> list[asyncssh.SSHKeyPair] | None:
+        self._attempt.methods.append("publickey")
+        if self._offers is None:
+            self._offers, self._agent = await load_offers(self._identities, self._attempt)
+        if not self._offers:
+            return None
+        # One at a time, so that the message names those that were really tried.
+        pair = self._offers.pop(0)
+        origin = " (agent)" if pair.get_key_type() == "agent" else ""
+        self._attempt.offered.append(key_text(pair.get_algorithm(), pair.public_data) + origin)
+        return [pair]
+
+    def password_auth_requested(self) -> None:
+        self._attempt.methods.append("password")
+
+    def kbdint_auth_requested(self) -> None:
+        self._attempt.methods.append("keyboard-interactive")
+
+    def auth_completed(self) -> None:
+        self._close_agent()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._close_agent()
+        self._lost(exc)
+
+    def _close_agent(self) -> None:
+        if self._agent is not None:
+            self._agent.close()
+            self._agent = None
+
+
+# -- the byte stream below
+
+
+class _Dialer:
+    """Makes the byte stream that a connection runs over; asyncssh asks it in place of a jump host's connection."""
+
+    def __init__(self, options: asyncssh.SSHClientConnectionOptions, proxy: _ProxyCommand | None) -> None:
+        self._options = options
+        self._proxy = proxy
+
+    async def create_connection(
+        self, session_factory: Any, remote_host: str, remote_port: int, orig_host: str = "", orig_port: int = 0
+    ) -> Any:
+        loop = asyncio.get_running_loop()
+        if self._proxy is not None:
+            return await loop.create_connection(session_factory, sock=self._proxy.start())
+        return await loop.create_connection(
+            session_factory,
+            remote_host,
+            remote_port,
+            family=self._options.family,
+            local_addr=self._options.local_addr,
+            happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY,
+        )
+
+
+class _ProxyCommand:
+    """A ProxyCommand: run by the user's shell as ssh does, its stdin and stdout being one socket."""
+
+    def __init__(self, command: str, attempt: Attempt) -> None:
+        self._command = command
+        self._attempt = attempt
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stderr = bytearray()
+        self._said_all = asyncio.Event()
+
+    def start(self) -> socket.socket:
+        """Start the command; return our end of its socket."""
+        ours, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                [os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {self._command}"],
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+            )
+        except OSError:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        assert self._process.stderr is not None
+        os.set_blocking(self._process.stderr.fileno(), False)
+        asyncio.get_running_loop().add_reader(self._process.stderr.fileno(), self._read_stderr)
+        child.watch_exit(self._process, lambda returncode: None)
+        return ours
+
+    async def collect_words(self) -> None:
+        """Wait a moment for what the command has to say about its end, and note its last line for the message."""
+        if self._process is None:
+            return
+        try:
+            async with asyncio.timeout(0.5):
+                await self._said_all.wait()
+        except TimeoutError:
+            pass
+        lines = self._stderr.decode(errors="replace").split("\n")
+        self._attempt.proxy = next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+    def close(self) -> None:
+        """End the command."""
+        if self._process is None:
+            return
+        self._close_stderr()
+        child.end(self._process)
+
+    async def wait_closed(self) -> None:
+        """Part of what asyncssh calls on a tunnel; there is nothing to wait for."""
+
+    def _read_stderr(self) -> None:
+        assert self._process is not None
+        assert self._process.stderr is not None
+        data = os.read(self._process.stderr.fileno(), 65536)
+        if not data:
+            self._close_stderr()
+            return
+        log.debug("ProxyCommand of %s: %s", self._attempt.host, data.decode(errors="replace").strip())
+        self._stderr += data
+        del self._stderr[:-PROXY_STDERR_LIMIT]
+
+    def _close_stderr(self) -> None:
+        self._said_all.set()
+        if self._process is not None and self._process.stderr is not None and not self._process.stderr.closed:
+            asyncio.get_running_loop().remove_reader(self._process.stderr.fileno())
+            self._process.stderr.close()

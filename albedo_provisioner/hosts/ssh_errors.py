@@ -1,0 +1,196 @@
+"""What a failure of ssh means, and what to tell the person: the one place that decides it.
+
+Everything that can go wrong between wanting a connection and having a running command ends here as an
+`UnreachableError` (nobody could get in just now), a `SignInError` (a person could, we cannot) or a `ConfigError`
+(the ssh config cannot be read). Each message is a sentence that names the host and the cause in ssh's own words,
+and says what to do.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import os
+import re
+import shlex
+import socket
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncssh
+
+from ..errors import AlbedoError, ConfigError, HostError, SignInError, UnreachableError
+
+
+@dataclass
+class Attempt:
+    """What was learned while connecting, for the message in case it fails.
+
+    Attributes:
+        host: the host as the user spells it.
+        address: "name:port" that was dialled, once the config has been read.
+        user: the account asked for.
+        untrusted: the host key that was offered and is not trusted, as "ED25519 SHA256:…", when that happened.
+        known: the trusted keys known for the host, as "ED25519 SHA256:…".
+        methods: the sign-in methods the server asked for, in ssh's names, in order.
+        offered: the keys that were offered, as "ED25519 SHA256:… (agent)".
+        locked: the identity files that need a passphrase we do not have.
+        notes: other things worth telling about keys and agent.
+        proxy: the last line a ProxyCommand wrote to its standard error.
+        step: what was going on, for a timeout's message.
+    """
+
+    host: str
+    address: str = ""
+    user: str = ""
+    untrusted: str = ""
+    known: list[str] = field(default_factory=list)
+    methods: list[str] = field(default_factory=list)
+    offered: list[str] = field(default_factory=list)
+    locked: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    proxy: str = ""
+    step: str = "connecting"
+
+
+def ssh_config_path() -> Path | None:
+    """Return the ssh config file that `$ALBEDO_SSH_CONFIG` names, None when the variable is unset or empty."""
+    named = os.environ.get("ALBEDO_SSH_CONFIG")
+    return Path(named).expanduser() if named else None
+
+
+def ssh_command(host: str) -> str:
+    """Return what to type in a terminal to reach the host by hand, with the same config file as ours."""
+    config = ssh_config_path()
+    return shlex.join(["ssh", "-F", str(config), host] if config else ["ssh", host])
+
+
+def key_text(algorithm: str, public_data: bytes) -> str:
+    """Return a public key as ssh prints it: "ED25519 SHA256:…".
+
+    Args:
+        algorithm: the key's algorithm ("ssh-ed25519").
+        public_data: the key as it goes over the wire.
+    """
+    kind = next((name for name in ("ed25519", "ed448", "ecdsa", "rsa", "dss") if name in algorithm), algorithm)
+    kind = ("SK-" if algorithm.startswith("sk-") else "") + kind.upper() + ("-CERT" if "-cert" in algorithm else "")
+    digest = base64.b64encode(hashlib.sha256(public_data).digest()).decode().rstrip("=")
+    return f"{kind} SHA256:{digest}"
+
+
+def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
+    """Return the error to raise for a failure to connect, to sign in or to start a command.
+
+    Args:
+        error: what asyncssh or the system raised.
+        attempt: what was learned on the way.
+    """
+    if isinstance(error, AlbedoError):
+        return error
+    host = attempt.host
+    if isinstance(error, asyncssh.ConfigParseError):
+        return ConfigError(f"The ssh config cannot be read: {error}. Correct that line and try again.")
+    if isinstance(error, asyncssh.HostKeyNotVerifiable):
+        return _host_key(error, attempt)
+    if isinstance(error, asyncssh.PermissionDenied):
+        return _permission_denied(error, attempt)
+    if isinstance(error, asyncssh.KeyExchangeFailed):
+        if attempt.known and "host key algorithm" in error.reason:
+            return _changed(attempt, "it offers no key of a known kind")
+        return UnreachableError(
+            host, f"{host} and this machine have no algorithm in common: {error.reason}.", error.reason
+        )
+    if isinstance(error, (asyncssh.KeyImportError, asyncssh.KeyEncryptionError)):
+        return SignInError(host, f"A key for {host} cannot be used: {error}.", str(error))
+    if isinstance(error, TimeoutError):
+        return _unreachable(attempt, f"timed out while {attempt.step}", "Check the network, or a VPN it needs")
+    if isinstance(error, socket.gaierror):
+        name = attempt.address.rpartition(":")[0] or host
+        return _unreachable(
+            attempt, f"could not resolve hostname {name}: {error.strerror}", "Check its spelling and the network"
+        )
+    if isinstance(error, OSError):
+        return _os_error(error, attempt)
+    if isinstance(error, asyncssh.ChannelOpenError):
+        return _unreachable(attempt, f"it does not run commands: {error.reason}", "Ask whoever runs the host")
+    if isinstance(error, asyncssh.DisconnectError):
+        return _disconnected(error, attempt)
+    return _unreachable(attempt, f"{type(error).__name__}: {error}")
+
+
+def _unreachable(attempt: Attempt, cause: str, advice: str = "") -> UnreachableError:
+    """One sentence for a host out of reach: "gpu (gpu.example.org:22) cannot be reached: …"."""
+    if attempt.proxy:
+        cause = f"{cause} (its ProxyCommand said: {attempt.proxy})"
+    where = f" ({attempt.address})" if attempt.address and attempt.address != f"{attempt.host}:22" else ""
+    advice = f" {advice}." if advice else ""
+    return UnreachableError(attempt.host, f"{attempt.host}{where} cannot be reached: {cause}.{advice}", cause)
+
+
+def _os_error(error: OSError, attempt: Attempt) -> UnreachableError:
+    number = error.errno
+    if number is None:
+        # asyncio joins the failures of several addresses into one text: "Multiple exceptions: [Errno 111] …, …".
+        numbers = {int(found) for found in re.findall(r"\[Errno (\d+)\]", str(error))}
+        number = errno.ECONNREFUSED if errno.ECONNREFUSED in numbers else min(numbers, default=None)
+    cause = os.strerror(number).lower() if number else str(error)
+    if number == errno.ECONNREFUSED:
+        return _unreachable(attempt, cause, "Is the host up, and does its ssh server listen on that port?")
+    if number in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN):
+        return _unreachable(attempt, cause, "Check the network, or a VPN it needs")
+    return _unreachable(attempt, f"{cause}, while {attempt.step}")
+
+
+def _disconnected(error: asyncssh.DisconnectError, attempt: Attempt) -> HostError:
+    if "too many authentication failures" in error.reason.lower():
+        return _permission_denied(error, attempt)
+    return _unreachable(attempt, f"{error.reason[:1].lower()}{error.reason[1:]}, while {attempt.step}")
+
+
+def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> SignInError:
+    methods = ",".join(dict.fromkeys(attempt.methods)) or "none"
+    cause = f"Permission denied ({methods})"
+    if error.reason and not error.reason.startswith("Permission denied"):
+        cause = f"{error.reason} ({methods})"
+    told = [*attempt.notes]
+    if attempt.locked:
+        told.append(f"{' and '.join(attempt.locked)} needs a passphrase")
+    if attempt.offered:
+        told.append(f"refused: {', '.join(attempt.offered)}")
+    elif not attempt.locked:
+        told.append("there was no key to offer")
+    command = ssh_command(attempt.host)
+    if attempt.locked and not attempt.offered:
+        advice = f"Run `ssh-add {shlex.quote(attempt.locked[0])}`, then check with `{command}`"
+    else:
+        advice = f"Run `{command}` in a terminal to see what it asks for; it has to let you in by key or agent"
+    who = f"{attempt.user}@{attempt.host}" if attempt.user and "@" not in attempt.host else attempt.host
+    return SignInError(attempt.host, f"{who}: {cause}; {'; '.join(told)}. {advice}.", cause)
+
+
+def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> SignInError:
+    host = attempt.host
+    offered = attempt.untrusted
+    if not offered:
+        # Revoked, a certificate that has expired or names another host: there is nothing to accept.
+        return SignInError(host, f"The host key of {host} cannot be trusted: {error.reason}.", error.reason)
+    if attempt.known:
+        return _changed(attempt, f"it now offers {offered}")
+    cause = f"Host key verification failed: {offered} is not known"
+    return SignInError(
+        host,
+        f"The host key of {host} is not known: it offers {offered}. Run `{ssh_command(host)}` once in a terminal "
+        "and accept it there if it is the right one.",
+        cause,
+    )
+
+
+def _changed(attempt: Attempt, offer: str) -> SignInError:
+    return SignInError(
+        attempt.host,
+        f"The host key of {attempt.host} has changed: {offer}, but {', '.join(attempt.known)} is known for it. "
+        "Someone may be listening in, or the host was installed anew. Find out which; "
+        f"`{ssh_command(attempt.host)}` in a terminal says which line of your known hosts is concerned.",
+        "Remote host identification has changed",
+    )
