@@ -44,7 +44,7 @@ def rows(pid: int | None = None) -> list[Row]:
 
 
 def with_environment(entry: str) -> list[int]:
-    """Pids of the processes in whose environment `entry` ("NAME=value", without spaces) stands, as far as ps may see it.
+    """Pids of the processes whose environment, as far as ps may see it, holds `entry` ("NAME=value", without spaces).
 
     Raises:
         OSError: ps is missing or failed.

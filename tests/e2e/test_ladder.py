@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -320,13 +321,14 @@ def test_a_fork_bomb_is_stopped_before_it_is_killed(start: StartKeeper) -> None:
 def test_the_mark_finds_strays_and_nothing_but_its_own(
     monkeypatch: pytest.MonkeyPatch, sleeper: Callable[..., subprocess.Popen[bytes]], proc: bool
 ) -> None:
-    stray, other, plain = sleeper(ALBEDO_KERNEL_ID="k1"), sleeper(ALBEDO_KERNEL_ID="k11"), sleeper()
-    lookalike = subprocess.Popen(["sh", "-c", "read line", "ALBEDO_KERNEL_ID=k1"], stdin=subprocess.PIPE)
-    monkeypatch.setenv(processes.MARK, "k1")
+    mark = uuid.uuid4().hex
+    stray, other, plain = sleeper(ALBEDO_KERNEL_ID=mark), sleeper(ALBEDO_KERNEL_ID=mark + "1"), sleeper()
+    lookalike = subprocess.Popen(["sh", "-c", "read line", f"ALBEDO_KERNEL_ID={mark}"], stdin=subprocess.PIPE)
+    monkeypatch.setenv(processes.MARK, mark)  # as a keeper may hold it
     monkeypatch.setattr(processes, "HAS_PROC", proc)
-    family = processes.family(processes.snapshot(), [], mark="k1")
+    family = processes.family(processes.snapshot(), [], mark=mark)
     assert [process.pid for process in family.ours] == [stray.pid]
-    report = ladder.Ladder([], mark="k1", reap=None).run()
+    report = ladder.Ladder([], mark=mark, reap=None).run()
     assert [(entry.pid, entry.how) for entry in report.ended] == [(stray.pid, "TERM")]
     assert other.poll() is plain.poll() is lookalike.poll() is None
     lookalike.communicate()
