@@ -1,0 +1,321 @@
+"""`jupyter albedo`: make, list and remove kernelspecs for kernels on other hosts; try it all in a demo.
+
+Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 wrong usage, 130 interrupted.
+
+What needs ssh is imported by the commands that need it, so that `list` and `--help` answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import os
+import shlex
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+from . import __version__, kernelspecs
+from .errors import AlbedoError, KernelStartError, LocationError
+from .location import Location
+
+if TYPE_CHECKING:
+    from .hosts.check import CheckedLocation
+
+_LOCATION_HELP = "where the kernel runs: [user@]host:/absolute/path, host:~/path, or a folder of this machine"
+
+_ADD_DESCRIPTION = """\
+Add a kernel on another host to Jupyter's kernel picker.
+
+The location is checked on its host first: that it can be reached over ssh (as your ssh config says), that the folder
+is there, and that Python 3.11 or newer with ipykernel is.
+"""
+
+_ADD_EXAMPLES = """\
+examples:
+  jupyter albedo add gpu:~/proj
+  jupyter albedo add ann@gpu:/srv/data --python '~/venv/bin/python' --name data
+  jupyter albedo add gpu:~/proj --env OMP_NUM_THREADS=8 --grace 3600
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `jupyter albedo`.
+
+    Args:
+        argv: the arguments; None for the process's own.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        SystemExit: after `--help` and `--version` (0) and for wrong usage (2), as argparse does.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Folders may have names that a terminal's encoding lacks; better escaped than a traceback.
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        arguments = _parse(sys.argv[1:] if argv is None else argv)
+        status: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return status
+    except AlbedoError as error:
+        print(f"jupyter albedo: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone (`| head`). Nothing is wrong, and Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    for text in unknown:
+        if text.startswith("-") and ":" in text:
+            # Most likely meant as a location, by somebody who tries to slip ssh an option. Say so, not "unrecognized".
+            try:
+                Location.parse(text)
+            except LocationError as error:
+                parser.error(str(error))
+    if unknown:
+        parser.error(f"unrecognized arguments: {shlex.join(unknown)}")
+    if getattr(arguments, "location", "") is None:
+        parser.error("which location? For example: jupyter albedo add gpu:~/proj")
+    return arguments
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="jupyter albedo",
+        description="Jupyter kernels on other hosts over ssh that behave like local ones.",
+        epilog="`jupyter albedo COMMAND --help` tells more about a command.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    add = commands.add_parser(
+        "add",
+        help="add a kernel on another host to the kernel picker",
+        description=_ADD_DESCRIPTION,
+        epilog=_ADD_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    # Optional only for argparse: see `_parse`, which has better words for a missing one.
+    add.add_argument("location", nargs="?", metavar="LOCATION", help=_LOCATION_HELP)
+    add.add_argument("--name", help="the kernelspec's name (default: made from the location, like albedo-gpu-proj)")
+    add.add_argument("--display-name", metavar="TEXT", help='what the picker shows (default: "Python 3 · LOCATION")')
+    add.add_argument(
+        "--python",
+        metavar="PATH",
+        help="the interpreter on the host (default: its python3); quote a leading ~, or your shell expands it here",
+    )
+    add.add_argument(
+        "--env",
+        metavar="K=V",
+        action="append",
+        default=[],
+        type=_variable,
+        help="an environment variable for the kernel; may be given several times",
+    )
+    add.add_argument(
+        "--grace",
+        metavar="SECONDS",
+        type=_seconds,
+        help="how long an idle kernel stays when nobody is linked to it (default: 86400, a day)",
+    )
+    add.add_argument(
+        "--no-check", dest="check", action="store_false", help="write the kernelspec without asking the host anything"
+    )
+    add.add_argument(
+        "--replace", action="store_true", help="take the name from another location's kernelspec made by this command"
+    )
+    where = add.add_mutually_exclusive_group()
+    where.add_argument("--user", action="store_true", help="for your account (the default)")
+    where.add_argument("--sys-prefix", action="store_true", help="for the running Python environment")
+    add.set_defaults(run=_add)
+
+    show = commands.add_parser(
+        "list", help="list the kernels that were added", description="List the kernels that were added."
+    )
+    show.add_argument("--json", action="store_true", help="as JSON, for programs")
+    show.set_defaults(run=_list)
+
+    remove = commands.add_parser(
+        "remove",
+        help="remove kernels from the kernel picker",
+        description="Remove kernels from the kernel picker. Only what `add` made is removed; no host is asked.",
+    )
+    remove.add_argument("names", nargs="+", metavar="NAME", help="a kernelspec's name, as `list` shows it")
+    remove.set_defaults(run=_remove)
+
+    demo = commands.add_parser(
+        "demo",
+        help="see it work, without a host of your own",
+        description="Run a kernel over an ssh server inside this machine, cut the link, and show that nothing is lost.",
+    )
+    demo.add_argument("--serve", action="store_true", help="only keep the demo host running, to try it from JupyterLab")
+    demo.set_defaults(run=_demo)
+
+    # What our kernelspecs' argv runs. Without `help` it is not in the list of commands.
+    run_kernel = commands.add_parser("run-kernel", description="For kernelspecs; not for people.")
+    run_kernel.add_argument("--kernelspec", required=True, metavar="NAME")
+    run_kernel.add_argument("-f", dest="connection_file", required=True, metavar="PATH")
+    run_kernel.set_defaults(run=_run_kernel)
+    return parser
+
+
+def _variable(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=value")
+    return name, value
+
+
+def _seconds(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+
+
+# ------------------------------------------------------------------------------------------------------ commands
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    location = Location.parse(arguments.location).expanded()
+    display_name = arguments.display_name
+    # Before the host is asked: what is wrong on this side can be said at once.
+    settings = kernelspecs.Settings(location, arguments.python, dict(arguments.env), arguments.grace)
+    if arguments.check:
+        checked = _check(location, arguments.python)
+        settings = kernelspecs.Settings(checked.location, settings.python, settings.env, settings.grace)
+        display_name = display_name or kernelspecs.default_display_name(checked.location, checked.home)
+    elif display_name is None and not location.is_remote:
+        display_name = kernelspecs.default_display_name(location, os.path.expanduser("~"))
+    added = kernelspecs.add(
+        settings,
+        name=arguments.name,
+        display_name=display_name,
+        replace=arguments.replace,
+        environment=arguments.sys_prefix,
+    )
+    print(f"Added {added.name} ({added.display_name}) in {added.directory}")
+    return 0
+
+
+def _check(location: Location, python: str | None) -> CheckedLocation:
+    from .hosts.check import check_location
+
+    with _progress(f"connecting to {location.host} ..." if location.is_remote else "checking this machine ..."):
+        checked = check_location(location, python)
+    if checked.ipykernel_version is None:
+        host = location.host or "this machine"
+        raise KernelStartError(
+            host,
+            f"Python {checked.python_version} on {host} ({checked.python}) has no ipykernel. Install it with:"
+            f" {_install_command(location, checked.python)} (or use --python, or --no-check to add the kernel anyway).",
+        )
+    return checked
+
+
+def _install_command(location: Location, python: str) -> str:
+    """The command line, to be run on this machine, that installs ipykernel at a location."""
+    install = shlex.join([python, "-m", "pip", "install", "ipykernel"])
+    if location.hostname is None:
+        return install
+    target = location.hostname if location.user is None else f"{location.user}@{location.hostname}"
+    config = os.environ.get("ALBEDO_SSH_CONFIG")
+    return shlex.join(["ssh", *(["-F", config] if config else []), target, install])
+
+
+@contextlib.contextmanager
+def _progress(text: str, patience: float = 3.0) -> Iterator[None]:
+    """Say on stderr what is being waited for: at once to a person at a terminal, else only when it takes long.
+
+    Args:
+        text: one line.
+        patience: seconds before a log or a pipe is told.
+    """
+
+    def tell() -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    if sys.stderr.isatty():
+        tell()
+        yield
+        return
+    timer = threading.Timer(patience, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    found = kernelspecs.find_ours()
+    if arguments.json:
+        entries = [
+            {
+                "name": kernelspec.name,
+                "display_name": kernelspec.display_name,
+                "location": kernelspec.location,
+                "python": kernelspec.config.get("python"),
+                "where": kernelspec.where,
+                "directory": str(kernelspec.directory),
+                "config": kernelspec.config,
+            }
+            for kernelspec in found
+        ]
+        print(json.dumps(entries, indent=2, ensure_ascii=False))
+        return 0
+    if not found:
+        print("No kernels were added yet; add one with: jupyter albedo add host:~/folder", file=sys.stderr)
+        return 0
+    rows = [("NAME", "LOCATION", "PYTHON", "WHERE")]
+    rows += [(k.name, k.location, str(k.config.get("python") or "python3"), k.where) for k in found]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)]
+        print("  ".join(cells).rstrip())
+    return 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    status = 0
+    for name in arguments.names:
+        try:
+            removed = kernelspecs.remove(name)
+        except AlbedoError as error:
+            # The others are removed all the same; who asked for three is not helped by stopping at the first.
+            print(f"jupyter albedo: {error}", file=sys.stderr)
+            status = 1
+        else:
+            print(f"Removed {removed.name} ({removed.location}) from {removed.directory}")
+    return status
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from .demo.run import main as run_demo
+
+    status: int = run_demo(serve=arguments.serve)
+    return status
+
+
+def _run_kernel(arguments: argparse.Namespace) -> NoReturn:
+    name = arguments.kernelspec
+    where = next((f" on {k.location}" for k in kernelspecs.find_ours() if k.name == name), "")
+    raise AlbedoError(
+        f"This Jupyter client ignores kernel provisioners, so it cannot start the kernel {name}{where};"
+        " such clients are not supported yet (JupyterLab, Notebook 7, nbclient and jupyter_client 7 or newer are)."
+    )
