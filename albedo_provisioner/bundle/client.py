@@ -86,12 +86,16 @@ class Client:
             return False
         if not data:
             return False
+        self.take(data, now, take)
+        return True
+
+    def take(self, data: bytes, now: float, take: Callable[[Event], None]) -> None:
+        """Take bytes that came over the connection."""
         self.heard = now
         for event in self.link.receive(data):
             take(event)
         if self.link.ack_pending and self.ack_at is None:
             self.ack_at = now + ACK_DELAY
-        return True
 
     def tick(self, now: float) -> None:
         """Send the confirmation that waited for company long enough."""

@@ -123,7 +123,7 @@ def attach(request: dict[str, Any]) -> None:
         fail("gone", boot_id=boot_id(), node=os.uname().nodename, detail=last_words(path))
     except OSError as error:
         fail("keeper", detail=error.strerror or str(error))
-    offer = json.dumps({"link": request["link"], "client": request["client"], "fresh": request["fresh"]}).encode()
+    offer = json.dumps({name: request[name] for name in ("link", "client", "fresh", "hello")}).encode()
     socket.send_fds(connection, [struct.pack("!I", len(offer)) + offer], [0, 1])
     wait(connection)
 

@@ -35,6 +35,9 @@ GRACE = 24 * 3600.0
 MOST_AWAY = 8
 """Links without a connection that are remembered; a client that was killed never says goodbye."""
 
+UNCLAIMED = 120.0
+"""Seconds after which a kernel that no client ever linked to is ended: its start was given up on the way."""
+
 _TURN = {CONTROL: 1 << 30, SHELL: 1 << 30, STDIN: 1 << 30, IOPUB: 4 << 20}
 """Channels in the order in which they are served, and the bytes to take in one turn: output is the only one that
 floods, and an interrupt's answer must not wait for it."""
@@ -92,7 +95,7 @@ class Keeper:
         for descriptor in (wake, listener.fileno()):
             self._poller.register(descriptor, zmq.POLLIN)
 
-    # -- the loop --------------------------------------------------------------------------------------------------
+    # -- the loop --------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until the kernel has been ended and everybody knows."""
@@ -176,7 +179,7 @@ class Keeper:
         if asker is not None:
             asker.pass_on(channel, parts[1:])
 
-    # -- the kernel's process ----------------------------------------------------------------------------------------
+    # -- the kernel's process --------------------------------------------------------------------------------
 
     def _born(self, pid: int) -> None:
         self.pid = pid
@@ -239,7 +242,7 @@ class Keeper:
         else:
             self._waiting.append((link_id, channel, parts))
 
-    # -- ending --------------------------------------------------------------------------------------------------------
+    # -- ending ----------------------------------------------------------------------------------------------
 
     def _stop(self, ask_grace: float, term_grace: float, then: Callable[[Report], None]) -> None:
         """End the kernel's whole family, then go on with `then`. A second call joins the ending under way."""
@@ -294,12 +297,14 @@ class Keeper:
             there = False
         if not there:
             self._finish("its run directory disappeared")
+        elif not self._clients and now - self._active > UNCLAIMED:
+            self._finish("the client that wanted it never came")
         elif len(away) == len(self._clients) and not self._asked:
             last = max([self._active, *(client.away_since for client in away)])
             if now - last > self._grace:
                 self._finish(f"nobody was linked to it for {self._grace:g} s")
 
-    # -- clients -------------------------------------------------------------------------------------------------------
+    # -- clients ---------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         while True:
@@ -320,12 +325,13 @@ class Keeper:
         self._poller.unregister(descriptor)
         descriptors: list[int] = []
         try:
-            data, descriptors, _, _ = socket.recv_fds(bridge, 4096, 2)
+            data, descriptors, _, _ = socket.recv_fds(bridge, 1 << 16, 2)
             offer = json.loads(data[4 : 4 + struct.unpack_from("!I", data)[0]])
             link_id, name, fresh = str(offer["link"]), str(offer["client"]), bool(offer["fresh"])
+            greeting = offer["hello"].encode("latin-1")
             if len(descriptors) != 2 or not link_id.isalnum() or len(link_id) > 64:
                 raise ValueError(link_id)
-        except (OSError, ValueError, KeyError, TypeError, struct.error):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
             # No bridge of ours, or one that was killed on the way.
             for leftover in descriptors:
                 os.close(leftover)
@@ -339,16 +345,20 @@ class Keeper:
             client.flush()
             self._detach(client, now)
         client.attach(bridge, descriptors, self._hello(), now)
-        if not fresh and client.link.fresh:
-            client.link.farewell("unknown", "this keeper does not know the link")
-            client.flush()
-            del self._clients[link_id]
-            client.detach(now)
-            return
         for number in {descriptors[0], bridge.fileno()}:
             self._poller.register(number, zmq.POLLIN)
             self._by_descriptor[number] = client
         self._by_descriptor[descriptors[1]] = client
+        if not fresh and client.link.fresh:
+            client.link.farewell("unknown", "this keeper does not know the link")
+            client.flush()
+            self._forget(client)
+        else:
+            client.take(greeting, now, lambda event: self._on_event(client, event))
+
+    def _forget(self, client: Client) -> None:
+        self._clients.pop(client.link_id, None)
+        self._detach(client, time.monotonic())
 
     def _hello(self) -> dict[str, Any]:
         return {
@@ -392,17 +402,17 @@ class Keeper:
         elif isinstance(event, Attached):
             pass  # the reply is our own greeting, which is on its way
         elif isinstance(event, Parted):
-            self._clients.pop(client.link_id, None)
-            self._detach(client, time.monotonic())
+            self._forget(client)
         elif isinstance(event, Failed):
             code = "unknown" if isinstance(event.error, LinkLostError) else "protocol"
             client.link.farewell(code, str(event.error))
             client.flush()
             if code == "unknown":
-                self._clients.pop(client.link_id, None)
-            self._detach(client, time.monotonic())
+                self._forget(client)
+            else:
+                self._detach(client, time.monotonic())
 
-    # -- what clients ask of the keeper itself -------------------------------------------------------------------------
+    # -- what clients ask of the keeper itself ---------------------------------------------------------------
 
     def _on_request(self, client: Client, data: bytes) -> None:
         request = json.loads(data)

@@ -59,9 +59,13 @@ def unpack(archive, target):
             if not os.path.isdir(target):  # else another client was first, with the same files
                 raise
             shutil.rmtree(fresh, True)
-    except OSError as error:
+    except (OSError, EOFError, tarfile.TarError) as error:
         shutil.rmtree(fresh, True)
-        report(error="staging", detail=error.strerror or str(error), path=error.filename or target)
+        report(
+            error="staging",
+            detail=getattr(error, "strerror", None) or str(error),
+            path=getattr(error, "filename", None) or target,
+        )
         sys.exit(0)
 
 

@@ -119,7 +119,7 @@ class Link:
         self._wire: deque[Buffer] = deque()  # begun or urgent bytes of the present connection
         self._confirmed = [0] * LANES  # what the peer was last told that we have
 
-    # -- saying things ---------------------------------------------------------------------------------------------
+    # -- saying things ---------------------------------------------------------------------------------------
 
     def send(self, channel: int, parts: Sequence[Buffer]) -> None:
         """Say a message. It is kept until the peer has it; `parts` must not change afterwards.
@@ -147,7 +147,7 @@ class Link:
         """Whether nothing was ever said or heard."""
         return not any(self._received) and not any(box.end for box in self._outboxes)
 
-    # -- one connection --------------------------------------------------------------------------------------------
+    # -- one connection --------------------------------------------------------------------------------------
 
     def begin(self, hello: dict[str, Any]) -> None:
         """Begin a connection; an earlier one counts as ended. `hello` is said along with where we are."""
@@ -210,7 +210,7 @@ class Link:
         """Whether nothing waits to be written on this connection."""
         return not self._wire and (self.state != ATTACHED or all(box.idle for box in self._outboxes))
 
-    # -- confirmations and signs of life -----------------------------------------------------------------------------
+    # -- confirmations and signs of life ---------------------------------------------------------------------
 
     @property
     def ack_pending(self) -> bool:
@@ -233,7 +233,7 @@ class Link:
         if self.state != DETACHED:
             self._wire.append(json_frame(FAREWELL, {"code": code, "message": message}))
 
-    # -- what arrives ------------------------------------------------------------------------------------------------
+    # -- what arrives ----------------------------------------------------------------------------------------
 
     def _take_piece(self, piece: Piece, events: list[Event]) -> None:
         if self.state != ATTACHED:

@@ -1,0 +1,100 @@
+"""Looking at a location before anything is set up for it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+from ..bundle.wire import Frame, FrameReader, ProtocolError
+from ..errors import KernelStartError
+from ..location import Location
+from . import io_thread
+from .pool import HostPool
+from .refusals import ended_early, refused
+from .transport import Exit
+from .visit import Visit
+
+
+@dataclass(frozen=True)
+class CheckedLocation:
+    """What a kernel at a location would find.
+
+    Attributes:
+        location: the location with its absolute path.
+        home: the account's home on the host.
+        python: path of the interpreter there.
+        python_version: its version, like "3.12.4".
+        ipykernel_version: the version of ipykernel that it has, or None.
+    """
+
+    location: Location
+    home: str
+    python: str
+    python_version: str
+    ipykernel_version: str | None
+
+
+def check_location(location: Location, python: str | None = None) -> CheckedLocation:
+    """Go to a location's host and see whether a kernel could start there; blocking.
+
+    Args:
+        location: where.
+        python: the interpreter to use there; None for the login shell's `python3`.
+
+    Raises:
+        HostError: (a subclass) the host, the folder or the interpreter is not fit; the message says why and what to do.
+    """
+    return io_thread.run_blocking(_check(location, python))
+
+
+async def _check(location: Location, python: str | None) -> CheckedLocation:
+    report = await ask(location.host, {"do": "check", "cwd": location.path}, python)
+    found = report["checked"]
+    return CheckedLocation(
+        Location(location.host, found["folder"]),
+        found["home"],
+        found["python"],
+        found["python_version"],
+        found["ipykernel_version"],
+    )
+
+
+async def ask(host: str | None, request: dict[str, Any], python: str | None = None) -> dict[str, Any]:
+    """Have a host answer a request that needs no keeper; on the I/O thread.
+
+    Raises:
+        AlbedoError: as `check_location`.
+    """
+    answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+    reader = FrameReader()
+
+    def received(data: bytes) -> None:
+        try:
+            frames = [frame.json() for frame in reader.feed(data) if isinstance(frame, Frame)]
+        except ProtocolError as error:
+            visit.close()
+            if not answer.done():
+                answer.set_exception(
+                    KernelStartError(visit.host, f"{visit.host} answered what we do not understand: {error}.")
+                )
+            return
+        for report in frames:
+            if "need" in report:
+                visit.send_bundle()
+            elif not answer.done():
+                answer.set_result(report)
+
+    def closed(how: Exit, printed: str) -> None:
+        if not answer.done():
+            answer.set_exception(ended_early(visit.host, how, printed, python))
+
+    visit = Visit(HostPool.get().transport_for(host), request, python, received=received, closed=closed)
+    await visit.open()
+    try:
+        report = await answer
+    finally:
+        visit.close()
+    if "error" in report:
+        raise refused(visit.host, report, python)
+    return report

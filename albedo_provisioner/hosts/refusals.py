@@ -1,0 +1,95 @@
+"""What it means when a host runs our command and nothing comes of it: one place that finds the words.
+
+(What it means when a host cannot be reached at all is told by `ssh_errors.py`.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import (
+    AlbedoError,
+    FolderError,
+    HostError,
+    KernelGoneError,
+    KernelStartError,
+    StagingError,
+    UnreachableError,
+    UnsupportedHostError,
+)
+from .transport import Exit
+
+
+def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoError:
+    """Return the error for a report with `error` in it (see `bundle/loader.py`, `entry.py` and `daemon.py`)."""
+    kind = report["error"]
+    detail = str(report.get("detail", ""))
+    if kind == "python":
+        return UnsupportedHostError(
+            host,
+            f"{host} has Python {report['version']} ({report['python']}), and python >= 3.11 is needed there; name a "
+            "newer one with the setting 'python' (jupyter albedo add --python PATH).",
+            f"python {report['version']}",
+        )
+    if kind == "staging":
+        return StagingError(host, f"Our files could not be put on {host}: {report['path']}: {detail}.", detail)
+    if kind == "folder":
+        return FolderError(host, f"The folder {report['path']} on {host} cannot be used: {detail}.", detail)
+    if kind == "packages":
+        interpreter = report["python"]
+        lacking = " and ".join("pyzmq" if name == "zmq" else name for name in report["lacking"])
+        return KernelStartError(
+            host,
+            f"{interpreter} on {host} lacks {lacking}. Install it there with: {interpreter} -m pip install ipykernel "
+            "- or name another interpreter with the setting 'python'.",
+            f"no {lacking}",
+        )
+    if kind == "spawn":
+        program = report["argv"][0] if report.get("argv") else "the kernel"
+        return KernelStartError(host, f"{program} could not be run on {host}: {detail}.", detail)
+    if kind == "exists":
+        return KernelStartError(host, f"A kernel with the id {report['kernel_id']} is already on {host}.")
+    if kind == "gone":
+        return KernelGoneError(f"There is no keeper for this kernel on {host} any more.")
+    return KernelStartError(host, f"The kernel's keeper could not be started on {host}: {detail or kind}.", detail)
+
+
+def ended_early(host: str, how: Exit, printed: str, python: str | None) -> HostError:
+    """Return the error for a command that ended before our code there said anything.
+
+    Args:
+        host: the host as the user spells it.
+        how: how the command ended.
+        printed: what the host printed meanwhile.
+        python: the interpreter that was asked for, if any.
+    """
+    last = printed.splitlines()[-1].strip() if printed else ""
+    words = f" It printed: {last}" if last else ""
+    name = python or "python3"
+    if how.error is not None:
+        return UnreachableError(host, f"The connection to {host} broke: {how.error}", str(how.error))
+    if how.status == 127:
+        return UnsupportedHostError(
+            host,
+            f"{name} was not found on {host}; python >= 3.11 is needed there. Name one with the setting 'python' "
+            f"(jupyter albedo add --python PATH).{words}",
+            last,
+        )
+    if how.status == 126:
+        return UnsupportedHostError(host, f"{name} on {host} cannot be run.{words}", last)
+    ending = f"exit status {how.status}" if how.status is not None else f"signal {how.signal or 'unknown'}"
+    return UnsupportedHostError(
+        host,
+        f"The login shell on {host} ended before our command ran ({ending}); its profile may end it, or the account "
+        f"may not be allowed to run commands.{words}",
+        last or ending,
+    )
+
+
+def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:
+    """Return the error for a kernel whose process ended before it listened."""
+    code = exit_.get("code")
+    how = f"signal {-code}" if isinstance(code, int) and code < 0 else f"exit status {code}"
+    words = str(exit_.get("words") or "")
+    last = words.splitlines()[-1].strip() if words else "it printed nothing"
+    return KernelStartError(host, f"The kernel on {host} ended while starting ({how}): {last}", words)

@@ -1,0 +1,59 @@
+"""What we put on a host: the bundle, named by the digest of its content, as one archive.
+
+A host that has a directory of that name has all of it (see `bundle/loader.py`), so a later visit sends nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import gzip
+import hashlib
+import io
+import tarfile
+from dataclasses import dataclass
+from importlib import resources
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The bundle of this version.
+
+    Attributes:
+        digest: 16 hexadecimal digits over all names and contents; the directory's name on a host.
+        archive: a gzipped tar of it.
+    """
+
+    digest: str
+    archive: bytes
+
+
+@functools.cache
+def bundle() -> Bundle:
+    """Return the bundle; it is packed once per process."""
+    folder = resources.files("albedo_provisioner") / "bundle"
+    files = {
+        f"albedo_bundle/{entry.name}": entry.read_bytes()
+        for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
+        if entry.name.endswith(".py")
+    }
+    digest = hashlib.sha256()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for name, content in files.items():
+            digest.update(f"{name}\0{len(content)}\0".encode() + content)
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return Bundle(digest.hexdigest()[:16], gzip.compress(packed.getvalue(), mtime=0))
+
+
+@functools.cache
+def loader() -> bytes:
+    """Return the text of `bundle/loader.py` without comments and docstrings: it goes over the wire every time."""
+    source = (resources.files("albedo_provisioner") / "bundle" / "loader.py").read_text()
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.unparse(tree).encode()

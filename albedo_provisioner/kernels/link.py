@@ -1,0 +1,419 @@
+"""The link from this side: a conversation with a keeper that is kept up over any number of connections.
+
+A host out of reach is not a kernel gone: whatever breaks, the link goes on trying, and only the host's own word that
+there is no keeper any more ends it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+import uuid
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from ..bundle.protocol import (
+    ACK_DELAY,
+    ATTACHED,
+    Attached,
+    Event,
+    Failed,
+    Link,
+    LinkLostError,
+    Parted,
+    Received,
+    Reported,
+)
+from ..bundle.wire import KEEPER, Buffer
+from ..errors import AlbedoError, ConfigError, HostError, KernelGoneError, LinkAwayError, UnreachableError
+from ..hosts.refusals import ended_early, refused
+from ..hosts.transport import Exit, Transport, join
+from ..hosts.visit import Visit
+
+log = logging.getLogger("albedo_provisioner.link")
+
+PING_EVERY = 3.0
+"""Seconds between looks at whether the keeper is still heard from; after that much silence it is asked."""
+
+SILENCE = 9.0
+"""Seconds of silence after which a connection is given up as half-open. With a look every `PING_EVERY` seconds that is
+noticed within 12 s, and replaced within the 15 s that users are promised."""
+
+GREETING_TIMEOUT = 20.0
+"""Seconds from an open channel to the keeper's greeting, a slow login profile included."""
+
+HOLD = 256 << 20
+"""Bytes of requests held while the host is out of reach; the relay takes no more from its clients beyond that."""
+
+_FIRST_RETRY = 0.05
+_SOON = (2.0, 60.0)  # retry at least every 2 s for the first minute,
+_LATER = 30.0  # then at least every 30 s
+
+
+class LinkOwner(Protocol):
+    """What a link tells its owner, on the I/O thread's loop."""
+
+    def received(self, channel: int, parts: list[memoryview]) -> None:
+        """Take a message of a Jupyter channel, or a NOTE."""
+
+    def greeted(self, hello: dict[str, Any]) -> None:
+        """Take what the keeper says at the beginning of each connection."""
+
+    def told(self, event: dict[str, Any]) -> None:
+        """Take what the keeper says unasked."""
+
+    def stepped(self, step: str) -> None:
+        """Take the step that the link is in: connecting, staging, starting, attached, reattaching, ended."""
+
+    def forgotten(self) -> None:
+        """Note that messages may be missing: the keeper did not know the link any more, and a new one was made."""
+
+    def gone(self, error: KernelGoneError) -> None:
+        """Note that the host answered and has no keeper for this kernel. The link has ended."""
+
+
+class KernelLink:
+    """One client's link to one kernel's keeper. Used on the I/O thread's loop.
+
+    Args:
+        transport: the way to the host.
+        kernel_id: the kernel's id there.
+        client: who we are, for people who look at the keeper.
+        python: the interpreter on the host, see `Visit`.
+        owner: who is told.
+    """
+
+    def __init__(self, transport: Transport, kernel_id: str, client: str, python: str | None, owner: LinkOwner) -> None:
+        self.kernel_id = kernel_id
+        self.away: str | None = None
+        """Why there is no connection at the moment, in words; None while there is one."""
+        self.connections = 0
+        """How many connections there have been."""
+        self.sent_request = False
+        """Whether a request has reached the way to the host: then it may have been done, answered or not."""
+        self._transport = transport
+        self._client = client
+        self._python = python
+        self._owner = owner
+        self._link = Link(HOLD)
+        self._link_id = uuid.uuid4().hex
+        self._visit: Visit | None = None
+        self._greeted: asyncio.Future[None] | None = None
+        self._broken = asyncio.Event()
+        self._paused = False
+        self._heard = 0.0
+        self._ack: asyncio.TimerHandle | None = None
+        self._calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._number = 0
+        self._upkeep: asyncio.Task[None] | None = None
+        self._hurry = asyncio.Event()
+        self._ended = False
+
+    # -- life ------------------------------------------------------------------------------------------------
+
+    async def start(self, kernel: dict[str, Any], needs: Sequence[str], settings: dict[str, Any]) -> None:
+        """Have a keeper made with a new kernel, and attach to it.
+
+        Args:
+            kernel: what to start, see `bundle/spawn.py`.
+            needs: packages that the interpreter must have.
+            settings: `hold` and `grace` for the keeper.
+
+        Raises:
+            AlbedoError: the first attempt failed; nothing is left running.
+        """
+        self._owner.stepped("connecting")
+        await self._connect({"do": "start", "kernel": kernel, "needs": list(needs), **settings})
+        self._keep_up()
+
+    async def attach(self) -> None:
+        """Attach to the keeper that there is.
+
+        Raises:
+            KernelGoneError: the host has none for this kernel.
+            AlbedoError: the host cannot be reached now.
+        """
+        self._owner.stepped("connecting")
+        await self._connect({"do": "attach"})
+        self._keep_up()
+
+    async def close(self) -> None:
+        """End the link for good; the keeper forgets it. The kernel is not touched."""
+        if self._ended:
+            return
+        self._end("the link was closed")
+        if self._link.state == ATTACHED:
+            self._link.farewell("closed", "the client is done")
+            self._flush()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+        if self._visit is not None:
+            self._visit.close()
+
+    def retry_now(self) -> None:
+        """Try to reattach at once instead of at the end of the present pause."""
+        self._hurry.set()
+
+    @property
+    def attached(self) -> bool:
+        """Whether there is a connection that the keeper has greeted."""
+        return self._link.state == ATTACHED
+
+    @property
+    def congested(self) -> bool:
+        """Whether more is waiting to be sent than should be."""
+        return self._link.held > HOLD
+
+    # -- talking ---------------------------------------------------------------------------------------------
+
+    def send(self, channel: int, parts: Sequence[Buffer]) -> None:
+        """Say a message; it arrives exactly once, now or when the host can be reached again."""
+        if not self._ended:
+            self._link.send(channel, parts)
+            self._flush()
+
+    async def call(self, do: str, timeout: float | None = None, **arguments: Any) -> dict[str, Any]:
+        """Ask the keeper itself for something and return its answer. The keeper does it exactly once.
+
+        Args:
+            do: what, see `bundle/keeper.py`.
+            timeout: seconds to wait for the answer; None waits as long as it takes. Giving up waiting does not take
+                the request back.
+            arguments: what goes with it.
+
+        Raises:
+            LinkAwayError: no answer in time because the host is out of reach.
+            KernelGoneError: there is no keeper any more.
+            AlbedoError: the keeper refused; the message says why.
+        """
+        if self._ended:
+            raise KernelGoneError(f"The kernel on {self._transport.host} has ended.")
+        self._number += 1
+        number = self._number
+        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        self.send(KEEPER, [json.dumps({"id": number, "do": do, **arguments}).encode()])
+        try:
+            async with asyncio.timeout(timeout):
+                content = await answer
+        except TimeoutError:
+            why = self.away or "it does not answer"
+            raise LinkAwayError(
+                f"{self._transport.host} is out of reach ({why}); '{do}' is done as soon as it can be reached again."
+            ) from None
+        finally:
+            self._calls.pop(number, None)
+        if "error" in content:
+            raise AlbedoError(f"{self._transport.host}: {content['error']}.")
+        return content
+
+    # -- one connection --------------------------------------------------------------------------------------
+
+    async def _connect(self, request: dict[str, Any]) -> None:
+        """Make one connection and see the keeper's greeting on it."""
+        self._link.begin({"client": self._client})
+        hello = join(self._link.outgoing())
+        self._link.written(len(hello))
+        request = {
+            **request,
+            "kernel_id": self.kernel_id,
+            "link": self._link_id,
+            "client": self._client,
+            "fresh": self._link.fresh,
+            # Our greeting goes along with the request, and not behind it: the bundle may have to go in between.
+            "hello": hello.decode("latin-1"),
+        }
+        self._broken.clear()
+        self._paused = False
+        greeted = self._greeted = asyncio.get_running_loop().create_future()
+        visit = Visit(
+            self._transport,
+            request,
+            self._python,
+            received=lambda data: self._on_data(visit, data),
+            closed=lambda how, printed: self._on_closed(visit, how, printed),
+            writable=lambda yes: self._on_writable(visit, yes),
+        )
+        self._visit = visit
+        try:
+            async with asyncio.timeout(None) as limit:
+                await visit.open()
+                self.sent_request = True
+                if request["do"] == "start":
+                    self._owner.stepped("starting")
+                limit.reschedule(asyncio.get_running_loop().time() + GREETING_TIMEOUT)
+                await greeted
+        except TimeoutError:
+            raise UnreachableError(
+                self._transport.host, f"{self._transport.host} took longer than {GREETING_TIMEOUT:g} s to answer."
+            ) from None
+        finally:
+            if not greeted.done() or greeted.cancelled() or greeted.exception() is not None:
+                self._drop(visit)
+        self.connections += 1
+        self.away = None
+        self._owner.stepped("attached")
+
+    def _on_data(self, visit: Visit, data: bytes) -> None:
+        if visit is not self._visit:
+            return  # an older connection's last words
+        self._heard = time.monotonic()
+        for event in self._link.receive(data):
+            self._take(visit, event)
+            if visit is not self._visit:
+                return
+        self._flush()
+        if self._link.ack_pending and self._ack is None:
+            self._ack = asyncio.get_running_loop().call_later(ACK_DELAY, self._acknowledge)
+
+    def _take(self, visit: Visit, event: Event) -> None:
+        if isinstance(event, Received):
+            if event.channel == KEEPER:
+                self._take_from_keeper(json.loads(bytes(event.parts[0])))
+            else:
+                self._owner.received(event.channel, event.parts)
+        elif isinstance(event, Attached):
+            self._owner.greeted(event.hello)
+            if self._greeted is not None and not self._greeted.done():
+                self._greeted.set_result(None)
+        elif isinstance(event, Reported):
+            self._take_report(visit, event.content)
+        elif isinstance(event, Parted):
+            if event.code == "unknown":
+                self._forget()
+            self._break(visit, event.message)
+        elif isinstance(event, Failed):
+            log.warning("%s: the link's protocol was broken: %s", self._transport.host, event.error)
+            if isinstance(event.error, LinkLostError):
+                self._forget()
+            self._break(visit, str(event.error))
+
+    def _take_report(self, visit: Visit, report: dict[str, Any]) -> None:
+        if report.get("need") == "bundle":
+            size = visit.send_bundle()
+            log.info("%s: first visit of this version, %d bytes are copied", self._transport.host, size)
+            self._owner.stepped("staging")
+        elif "error" in report and self._greeted is not None and not self._greeted.done():
+            self._greeted.set_exception(refused(self._transport.host, report, self._python))
+
+    def _take_from_keeper(self, content: dict[str, Any]) -> None:
+        answer = self._calls.get(content.get("id", 0))
+        if answer is None:
+            self._owner.told(content)
+        elif not answer.done():
+            answer.set_result(content)
+
+    def _on_closed(self, visit: Visit, how: Exit, printed: str) -> None:
+        if visit is not self._visit:
+            return
+        error = ended_early(self._transport.host, how, printed, self._python)
+        if self._greeted is not None and not self._greeted.done():
+            self._greeted.set_exception(error)
+        self._break(visit, str(how.error) if how.error else "the connection's process on the host ended")
+
+    def _on_writable(self, visit: Visit, yes: bool) -> None:
+        if visit is self._visit:
+            self._paused = not yes
+            if yes:
+                self._flush()
+
+    def _flush(self) -> None:
+        visit = self._visit
+        while visit is not None and not self._paused and (buffers := self._link.outgoing()):
+            visit.write(*buffers)
+            self._link.written(sum(map(len, buffers)))
+
+    def _acknowledge(self) -> None:
+        self._ack = None
+        if self._link.ack_pending:
+            self._link.acknowledge()
+            self._flush()
+
+    def _break(self, visit: Visit, why: str) -> None:
+        """This connection is over, for whatever reason."""
+        self.away = why
+        if self._greeted is not None and not self._greeted.done():
+            self._greeted.set_exception(UnreachableError(self._transport.host, f"{self._transport.host}: {why}."))
+        self._drop(visit)
+
+    def _drop(self, visit: Visit) -> None:
+        if visit is self._visit:
+            self._visit = None
+            self._link.end()
+            self._broken.set()
+        visit.close()
+
+    def _forget(self) -> None:
+        """The keeper does not know this link: go on with a new one, and say that messages may be missing."""
+        self._link = Link(HOLD)
+        self._link_id = uuid.uuid4().hex
+        self._fail_calls(LinkAwayError(f"{self._transport.host} lost this request together with its keeper's memory."))
+        self._owner.forgotten()
+
+    # -- keeping it up ---------------------------------------------------------------------------------------
+
+    def _keep_up(self) -> None:
+        self._upkeep = asyncio.get_running_loop().create_task(self._stay_attached())
+
+    async def _stay_attached(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(PING_EVERY):
+                    await self._broken.wait()
+            except TimeoutError:
+                self._look()
+                continue
+            log.info("%s: connection lost (%s), reattaching", self._transport.host, self.away)
+            self._owner.stepped("reattaching")
+            if not await self._reattach():
+                return
+            log.info("%s: reattached", self._transport.host)
+
+    def _look(self) -> None:
+        """See whether the keeper is still there; called every `PING_EVERY` seconds."""
+        silent = time.monotonic() - self._heard
+        if silent >= SILENCE and self._visit is not None:
+            self._visit.suspect()
+            self._break(self._visit, f"nothing was heard for {silent:.0f} s")
+        elif silent >= PING_EVERY:
+            self._link.ping(1)
+            self._flush()
+
+    async def _reattach(self) -> bool:
+        """Try until there is a connection again; False when there is no kernel to connect to."""
+        began = time.monotonic()
+        pause = _FIRST_RETRY
+        while True:
+            try:
+                await self._connect({"do": "attach"})
+                return True
+            except KernelGoneError as error:
+                self._end(str(error))
+                self._owner.gone(error)
+                return False
+            except (HostError, ConfigError) as error:
+                self.away = error.detail if isinstance(error, HostError) else str(error)
+                log.debug("%s: not yet: %s", self._transport.host, error)
+            self._hurry.clear()
+            try:
+                async with asyncio.timeout(pause):
+                    await self._hurry.wait()
+            except TimeoutError:
+                pass  # nobody was in a hurry
+            most, soon = _SOON
+            pause = min(pause * 2, most if time.monotonic() - began < soon else _LATER)
+
+    def _end(self, why: str) -> None:
+        self._ended = True
+        self.away = why
+        if self._ack is not None:
+            self._ack.cancel()
+        self._owner.stepped("ended")
+        self._fail_calls(KernelGoneError(why))
+
+    def _fail_calls(self, error: AlbedoError) -> None:
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(error)

@@ -1,0 +1,171 @@
+"""The relay: local sockets to which ordinary Jupyter clients connect as if they were the kernel's own.
+
+Messages pass as the raw parts they came in, both ways; nothing is decoded on the way but the headers of requests and
+replies on shell, so that whoever waits for a reply can be told when there will be none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import zmq
+from jupyter_client.session import Session
+
+from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
+from .endpoints import HEARTBEAT, Endpoints
+
+_DELIMITER = b"<IDS|MSG>"
+
+_context: zmq.Context[zmq.Socket[bytes]] | None = None
+
+
+def _shared_context() -> zmq.Context[zmq.Socket[bytes]]:
+    """Return the one zmq context of all relays of the process; it belongs to the I/O thread."""
+    global _context
+    if _context is None or _context.closed:
+        _context = zmq.Context()
+        _context.max_sockets = 10_000
+        _context.blocky = False
+    return _context
+
+
+class Relay:
+    """One kernel's local sockets. Used on the I/O thread's loop.
+
+    Args:
+        endpoints: where they are.
+        key: the key that the kernel and its clients sign with.
+        signature_scheme: and how.
+        send: called with a channel and a message's parts, from a client to the kernel.
+    """
+
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        key: bytes,
+        signature_scheme: str,
+        send: Callable[[int, Sequence[Buffer]], None],
+    ) -> None:
+        self.alive = True
+        """Whether heartbeats are answered."""
+        self._endpoints = endpoints
+        self._send = send
+        self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
+        self._sockets: dict[int, zmq.Socket[bytes]] = {}
+        self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
+        loop = asyncio.get_running_loop()
+        for channel in (SHELL, CONTROL, STDIN, IOPUB, HEARTBEAT):
+            socket = _shared_context().socket(zmq.XPUB if channel == IOPUB else zmq.ROUTER)
+            socket.linger = 0
+            socket.sndhwm = socket.rcvhwm = 0
+            if channel != IOPUB:
+                socket.router_handover = True  # as ipykernel does: a client that reconnects keeps its identity
+            endpoints.bind(channel, socket)
+            self._sockets[channel] = socket
+            loop.add_reader(socket.FD, self._take, channel)
+        endpoints.publish()
+
+    def connection_info(self) -> dict[str, Any]:
+        """Return what clients need to connect."""
+        self._endpoints.publish()
+        return self._endpoints.connection_info(self._session.key, self._session.signature_scheme)
+
+    def close(self) -> None:
+        """Close the sockets and remove their files."""
+        loop = asyncio.get_running_loop()
+        for socket in self._sockets.values():
+            loop.remove_reader(socket.FD)
+            socket.close(0)
+        self._sockets = {}
+        self._endpoints.remove()
+
+    # -- from clients ----------------------------------------------------------------------------------------
+
+    def _take(self, channel: int) -> None:
+        """Take all that has come on a channel: zmq's descriptor tells of the first message only."""
+        socket = self._sockets.get(channel)
+        while socket is not None and _readable(socket):
+            parts = socket.recv_multipart(zmq.NOBLOCK)
+            if channel == HEARTBEAT:
+                if self.alive:
+                    socket.send_multipart(parts, zmq.NOBLOCK)
+            elif channel != IOPUB:  # what comes there is a subscription, which zmq looks after itself
+                if channel == SHELL:
+                    self._note_request(parts)
+                self._send(channel, parts)
+
+    def _note_request(self, parts: list[bytes]) -> None:
+        header = _json_part(parts, 2)
+        if "msg_id" in header:
+            self._asked[header["msg_id"]] = (parts[: parts.index(_DELIMITER)], header)
+
+    # -- to clients ------------------------------------------------------------------------------------------
+
+    def deliver(self, channel: int, parts: Sequence[Buffer]) -> None:
+        """Hand a message of the kernel to the clients that it is for."""
+        if channel == SHELL:
+            self._asked.pop(_json_part(parts, 3).get("msg_id", ""), None)
+        socket = self._sockets.get(channel)
+        if socket is not None:
+            socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
+            # Sending uses up zmq's sign that something has come.
+            if _readable(socket):
+                asyncio.get_running_loop().call_soon(self._take, channel)
+
+    @property
+    def running(self) -> list[dict[str, Any]]:
+        """The headers of the execute requests that have no reply yet, oldest first."""
+        return [header for _, header in self._asked.values() if header.get("msg_type") == "execute_request"]
+
+    def tell(self, parent: dict[str, Any], text: str) -> None:
+        """Publish a line on stderr as part of a cell's output; `parent` is the header of the cell's request."""
+        self._say(IOPUB, [b"stream.stderr"], "stream", {"name": "stderr", "text": text}, parent)
+
+    def give_up(self, why: str | None) -> None:
+        """There will be no more replies: have no client wait for one.
+
+        Args:
+            why: what the running cells are told, on stderr and in their reply; None tells them nothing.
+        """
+        asked, self._asked = self._asked, {}
+        for identities, header in asked.values():
+            if why is None or header.get("msg_type") != "execute_request":
+                continue
+            self.tell(header, why + "\n")
+            content = {
+                "status": "error",
+                "execution_count": 0,
+                "ename": "KernelDied",
+                "evalue": why,
+                "traceback": [why],
+            }
+            self._say(IOPUB, [b"error"], "error", {k: content[k] for k in ("ename", "evalue", "traceback")}, header)
+            self._say(SHELL, identities, "execute_reply", content, header)
+            self._say(IOPUB, [b"status"], "status", {"execution_state": "idle"}, header)
+
+    def _say(
+        self, channel: int, idents: list[bytes], msg_type: str, content: dict[str, Any], parent: dict[str, Any]
+    ) -> None:
+        message = self._session.msg(msg_type, content, parent={"header": parent})
+        self.deliver(channel, self._session.serialize(message, idents))
+
+
+def _readable(socket: zmq.Socket[bytes]) -> bool:
+    return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+
+
+def _json_part(parts: Sequence[Buffer], behind: int) -> dict[str, Any]:
+    """Return a JSON part of a Jupyter message, counted from the delimiter; empty when the message is none."""
+    for index, part in enumerate(parts):
+        if len(part) == len(_DELIMITER) and bytes(part) == _DELIMITER:
+            if len(parts) <= index + behind:
+                return {}
+            try:
+                content = json.loads(bytes(parts[index + behind]))
+            except ValueError:
+                return {}
+            return content if isinstance(content, dict) else {}
+    return {}

@@ -1,0 +1,369 @@
+"""One kernel on a host, as seen from this side: start, attach, signal, start anew, end, and what is known of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..bundle.wire import NOTE
+from ..errors import AlbedoError, KernelGoneError, UnreachableError
+from ..hosts.pool import HostPool
+from ..hosts.refusals import start_failed
+from ..location import Location
+from .endpoints import Endpoints
+from .link import KernelLink
+from .relay import Relay
+
+log = logging.getLogger("albedo_provisioner.kernels")
+
+ARGV = ("{python}", "{launcher}", "-f", "{connection_file}")
+"""The Python kernel; the words in braces are filled in on the host (`bundle/spawn.py`)."""
+
+NEEDS = ("ipykernel",)
+
+_START_ATTEMPTS = 6
+_START_PAUSE = 0.2  # seconds after the first failure, doubled after each further one: 6 s in all
+
+
+@dataclass(frozen=True)
+class KernelRequest:
+    """What kernel to start, and where.
+
+    Attributes:
+        location: the folder it runs in.
+        key: the key that it and its clients sign messages with.
+        signature_scheme: and how.
+        python: interpreter on the host, a path or a name; None for the login shell's `python3`.
+        env: variables to add to the host's login environment; `$NAME` stands for a variable of that environment.
+        arguments: words to add to the kernel's command line.
+        kernel_name: the kernelspec's name, for the kernel's connection file.
+        grace: seconds to keep it, idle, with no client; None for the keeper's default (a day).
+        hold: bytes the keeper holds for a client that is away; None for its default (64 MiB).
+    """
+
+    location: Location
+    key: bytes
+    signature_scheme: str = "hmac-sha256"
+    python: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    kernel_name: str = ""
+    grace: float | None = None
+    hold: int | None = None
+
+    def for_host(self) -> dict[str, Any]:
+        """Return what the host is told about the kernel itself."""
+        return {
+            "argv": [*ARGV, *self.arguments],
+            "cwd": self.location.path,
+            "env": self.env,
+            "key": self.key.decode(),
+            "signature_scheme": self.signature_scheme,
+            "kernel_name": self.kernel_name,
+        }
+
+
+class RemoteKernel:
+    """A kernel and our link and relay to it. Used on the I/O thread's loop.
+
+    Make one with `start` or `attach`.
+    """
+
+    def __init__(self, request: KernelRequest, kernel_id: str, endpoints: Endpoints) -> None:
+        self.request = request
+        self.kernel_id = kernel_id
+        self.step = "connecting"
+        """connecting, staging, starting, attached, reattaching or ended."""
+        self.on_step: Callable[[str], None] | None = None
+        self.state = "starting"
+        """The kernel's process: starting, running or exited."""
+        self.exit_code: int | None = None
+        self.cause: str | None = None
+        """Why the kernel is dead, in words, once it is."""
+        self.pid: int | None = None
+        self.keeper: str | None = None
+        self._words = ""  # what the kernel printed at its end
+        self._expected = False  # whether its end was asked for
+        self._changed = asyncio.Event()
+        self._transport = HostPool.get().transport_for(request.location.host)
+        self._link = KernelLink(self._transport, kernel_id, "albedo", request.python, self)
+        self._relay = Relay(endpoints, request.key, request.signature_scheme, self._link.send)
+
+    # -- beginning -------------------------------------------------------------------------------------------
+
+    @classmethod
+    async def start(
+        cls,
+        request: KernelRequest,
+        endpoints: Endpoints,
+        on_step: Callable[[str], None] | None = None,
+        kernel_id: str | None = None,
+    ) -> RemoteKernel:
+        """Start a kernel; it listens when this returns.
+
+        Args:
+            request: what and where.
+            endpoints: where local clients will find it.
+            on_step: told each step while it lasts.
+            kernel_id: its id; None for a fresh one.
+
+        Raises:
+            AlbedoError: it could not be started; the message says why and what to do. Nothing is left running.
+        """
+        kernel = cls(request, kernel_id or str(uuid.uuid4()), endpoints)
+        kernel.on_step = on_step
+        try:
+            await kernel._make()
+            await kernel._until_running()
+        except BaseException:
+            # Also when the caller gave up waiting: a kernel that nobody knows of must not stay.
+            await asyncio.shield(kernel._abandon())
+            raise
+        return kernel
+
+    @classmethod
+    async def attach(cls, request: KernelRequest, endpoints: Endpoints, kernel_id: str) -> RemoteKernel:
+        """Take up a kernel that runs already, with the key that it was started with.
+
+        Raises:
+            KernelGoneError: there is none any more.
+            AlbedoError: the host cannot be reached.
+        """
+        kernel = cls(request, kernel_id, endpoints)
+        try:
+            await kernel._link.attach()
+            await kernel._until_running()
+        except BaseException:
+            await kernel.leave()
+            raise
+        return kernel
+
+    async def _make(self) -> None:
+        """Have the kernel made, once, also when the connection breaks while that is under way."""
+        settings = {"grace": self.request.grace, "hold": self.request.hold}
+        for attempt in range(_START_ATTEMPTS):
+            last = attempt == _START_ATTEMPTS - 1
+            try:
+                return await self._link.start(self.request.for_host(), NEEDS, settings)
+            except UnreachableError as error:
+                if last or not self._link.sent_request:
+                    raise
+                log.info("%s: %s Looking whether the kernel was started.", self.host, error)
+            try:
+                return await self._link.attach()
+            except KernelGoneError:
+                continue  # the connection broke before it was started
+            except UnreachableError:
+                if last:
+                    raise
+                await asyncio.sleep(_START_PAUSE * 2**attempt)
+        return None
+
+    async def _until_running(self) -> None:
+        """Wait until the kernel listens.
+
+        Raises:
+            KernelStartError: it ended instead.
+        """
+        while self.state == "starting":
+            self._changed.clear()
+            await self._changed.wait()
+        if self.state == "exited":
+            raise start_failed(self._transport.host, {"code": self.exit_code, "words": self._words})
+
+    async def _abandon(self) -> None:
+        """Undo a start that failed or is not wanted any more."""
+        self._expected = True
+        if self._link.attached:
+            try:
+                await self._link.call("finish", timeout=10, term_grace=0)
+            except AlbedoError as error:
+                log.warning("%s: a kernel that could not be used may be left: %s", self._transport.host, error)
+        await self.leave()
+
+    # -- what is known ---------------------------------------------------------------------------------------
+
+    @property
+    def host(self) -> str:
+        """The host as the user spells it."""
+        return self._transport.host
+
+    @property
+    def away(self) -> str | None:
+        """Why the host is out of reach at the moment; None while it is not."""
+        return self._link.away
+
+    @property
+    def connections(self) -> int:
+        """How many connections the link has had."""
+        return self._link.connections
+
+    def poll(self) -> int | None:
+        """Return None while the kernel is not known to be dead, else its exit code (minus the signal, as `Popen`).
+
+        A host out of reach is no news about the kernel.
+        """
+        return (1 if self.exit_code is None else self.exit_code) if self.state == "exited" else None
+
+    def connection_info(self) -> dict[str, Any]:
+        """Return what local clients need to connect."""
+        return self._relay.connection_info()
+
+    async def wait(self) -> int:
+        """Wait until the kernel's process has ended, and return its exit code."""
+        while (code := self.poll()) is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return code
+
+    # -- acting on it ----------------------------------------------------------------------------------------
+
+    async def signal(self, signum: int, timeout: float | None = None) -> None:
+        """Send a signal to the kernel's process group on its host.
+
+        Raises:
+            AlbedoError: it could not be sent (in time).
+        """
+        await self._link.call("signal", timeout, signum=int(signum))
+
+    async def stop(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
+        """End the kernel's whole process tree and return the report (see `bundle/ladder.py`); its keeper stays.
+
+        Raises:
+            AlbedoError: the host could not be asked (in time).
+        """
+        self.expect_end()
+        answer = await self._link.call("stop", timeout, term_grace=term_grace)
+        self._set_facts(answer["kernel"])
+        return dict(answer["report"])
+
+    async def relaunch(self, request: KernelRequest) -> None:
+        """Start the kernel anew, once nothing of the old one is left; clients keep their connections.
+
+        Raises:
+            AlbedoError: it could not be started.
+        """
+        self.expect_end()
+        self.request = request
+        answer = await self._link.call("launch", kernel=request.for_host())
+        self._relay.give_up(None)
+        self._set_facts(answer["kernel"])
+        self._relay.alive = True
+        self._expected = False
+        await self._until_running()
+
+    async def finish(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
+        """End the kernel and its keeper, see that nothing is left on the host, and let go of it.
+
+        Returns:
+            the ladder's report.
+
+        Raises:
+            LinkAwayError: the host is out of reach. The request stays: it is done as soon as the host can be reached
+                again, as long as this process lives.
+            AlbedoError: the host refused.
+        """
+        self.expect_end()
+        answer = await self._link.call("finish", timeout, term_grace=term_grace)
+        self._set_facts(answer["kernel"])
+        await self.leave()
+        return dict(answer["report"])
+
+    async def leave(self) -> None:
+        """Let go of the kernel without touching it."""
+        await self._link.close()
+        self._relay.close()
+
+    def expect_end(self) -> None:
+        """Note that the kernel's end is wanted: nobody has to be told why it ended."""
+        self._expected = True
+
+    # -- LinkOwner, told by the link -------------------------------------------------------------------------
+
+    def received(self, channel: int, parts: list[memoryview]) -> None:
+        """Pass a message on to local clients."""
+        if channel != NOTE:
+            self._relay.deliver(channel, parts)
+            return
+        note = json.loads(bytes(parts[0]))
+        if note["note"] == "gap":
+            self._tell_gap(note)
+        elif note["note"] == "exited":
+            self._relay.give_up(None if self._expected else f"{self.cause or 'The kernel ended.'}")
+
+    def greeted(self, hello: dict[str, Any]) -> None:
+        """Take the keeper's greeting."""
+        self.keeper = hello.get("keeper")
+        self._set_facts(hello["kernel"])
+
+    def stepped(self, step: str) -> None:
+        """Take the link's step; the first connection alone does not make a kernel ready."""
+        if step == "attached" and self.state == "starting":
+            step = "starting"
+        if step != self.step:
+            self.step = step
+            if self.on_step is not None:
+                self.on_step(step)
+
+    def told(self, event: dict[str, Any]) -> None:
+        """Take the keeper's news."""
+        if event.get("event") == "kernel":
+            self._set_facts(event["kernel"])
+
+    def forgotten(self) -> None:
+        """Tell the running cells that something may be missing."""
+        for header in self._relay.running:
+            self._relay.tell(header, f"[albedo] {self.host} lost the link's memory: output may be missing here.\n")
+
+    def gone(self, error: KernelGoneError) -> None:
+        """The host has no keeper for this kernel."""
+        self.cause = str(error)
+        self._set_state("exited")
+        self._relay.give_up(None if self._expected else self.cause)
+
+    def _set_facts(self, kernel: dict[str, Any]) -> None:
+        self.pid = kernel["pid"]
+        exit_ = kernel.get("exit")
+        if exit_:
+            self.exit_code = exit_["code"]
+            self._words = exit_.get("words", "")
+            self.cause = f"The kernel on {self.host} {_how(exit_['code'])}."
+        else:
+            self.exit_code, self.cause = None, None
+        self._set_state(kernel["state"])
+
+    def _set_state(self, state: str) -> None:
+        self.state = state
+        if state == "exited":
+            self._relay.alive = False
+        elif state == "running" and self.step == "starting":
+            self.stepped("attached")
+        self._changed.set()
+
+    def _tell_gap(self, gap: dict[str, Any]) -> None:
+        try:
+            parent = json.loads(gap["parent"])
+        except ValueError:
+            parent = {}
+        self._relay.tell(
+            parent,
+            f"[albedo] {gap['messages']} messages of output ({gap['bytes'] / 1e6:.1f} MB) were given up here: "
+            f"more came than {self.host} could hold for this client.\n",
+        )
+
+
+def _how(code: int | None) -> str:
+    if code is None:
+        return "ended"
+    if code < 0:
+        try:
+            return f"was ended by {signal.Signals(-code).name}"
+        except ValueError:
+            return f"was ended by signal {-code}"
+    return f"ended by itself with exit status {code}"

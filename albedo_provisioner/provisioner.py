@@ -1,0 +1,332 @@
+"""The provisioner: how `jupyter_client` starts, watches and ends a kernel on another host.
+
+Thin on purpose: each method is a few lines over `kernels/`, run on the I/O thread, because `jupyter_client` calls from
+running loops, from blocking callers and from several loops in turn.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from typing import Any, cast
+
+import traitlets
+from jupyter_client.connect import KernelConnectionInfo
+from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
+
+from .errors import AlbedoError, ConfigError, LinkAwayError
+from .hosts import io_thread
+from .kernels.endpoints import Endpoints
+from .kernels.remote import KernelRequest, RemoteKernel
+from .location import Location
+
+SIGNAL_TIMEOUT = 10.0
+"""Seconds that a signal's confirmation is waited for. It is delivered, exactly once, even when it takes longer."""
+
+FINISH_TIMEOUT = 10.0
+"""Seconds that an ended kernel's host is given to prove that nothing is left."""
+
+_MACHINE_BOUND = frozenset(
+    (
+        *("PATH", "HOME", "PWD", "OLDPWD", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "DISPLAY", "HOSTNAME"),
+        *("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "PYTHONEXECUTABLE"),
+        *("LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH"),
+        *("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "XDG_RUNTIME_DIR"),
+    )
+)
+"""Variables that mean something on this machine only, and never go to a host even when a caller sets them."""
+
+
+class AlbedoProvisioner(KernelProvisionerBase):
+    """Runs a kernel in a folder on another host over ssh (or in one of this machine), kept there by a keeper."""
+
+    location = traitlets.Unicode(
+        help="Where the kernel runs: `[user@]host:/abs/path`, `host:~/path`, or a path on this machine. Required.",
+    ).tag(config=True)
+    python = traitlets.Unicode(
+        None,
+        allow_none=True,
+        help="Interpreter on the host, a path (`~/` allowed) or a name. Default: the login shell's `python3`.",
+    ).tag(config=True)
+    env = traitlets.Dict(
+        value_trait=traitlets.Unicode(),
+        key_trait=traitlets.Unicode(),
+        help="Variables to add to the host's login environment; `${NAME}` stands for a variable of that environment.",
+    ).tag(config=True)
+    grace = traitlets.Float(
+        None,
+        allow_none=True,
+        help="Seconds an idle kernel that nobody is linked to is kept on its host. Default: 86400, a day.",
+    ).tag(config=True)
+    hold = traitlets.Int(
+        None,
+        allow_none=True,
+        help="Bytes of output that the host holds while this machine is away. Default: 67108864, 64 MiB.",
+    ).tag(config=True)
+    reattach = traitlets.Bool(
+        True,
+        help="Whether a notebook may find its earlier kernel again. Reserved: it has no effect in this version.",
+    ).tag(config=True)
+    endpoints = traitlets.Enum(
+        ["auto", "ipc", "tcp"],
+        "auto",
+        help="How local clients connect: private ipc sockets, or encrypted tcp on loopback. Default: ipc if possible.",
+    ).tag(config=True)
+
+    def __init__(self, **kwargs: Any) -> None:
+        unknown = sorted(
+            name for name in kwargs if not self.has_trait(name) and name not in ("parent", "config", "log")
+        )
+        if unknown:
+            keys = ", ".join(sorted(self.class_traits(config=True)))
+            raise ConfigError(
+                f"The kernelspec's provisioner config has an unknown key: {', '.join(unknown)}. The keys are: {keys}."
+            )
+        self._kernel: RemoteKernel | None = None
+        self._request: KernelRequest | None = None
+        self._waited = False
+        try:
+            super().__init__(**kwargs)
+        except traitlets.TraitError as error:
+            raise ConfigError(f"The kernelspec's provisioner config is not right: {error}") from None
+
+    # -- the life of a kernel --------------------------------------------------------------------------------
+
+    async def pre_launch(self, **kwargs: Any) -> dict[str, Any]:
+        """Make up the request: where, with which environment, under which key.
+
+        Raises:
+            ConfigError: `location` is missing.
+            LocationError: it is not a location.
+        """
+        if not self.location:
+            raise ConfigError(
+                "The kernelspec's provisioner config has no 'location' (metadata.kernel_provisioner.config.location), "
+                "such as gpu:~/project."
+            )
+        manager: Any = self.parent
+        session = manager.session
+        self._request = KernelRequest(
+            location=Location.parse(self.location).expanded(),
+            key=session.key,
+            signature_scheme=session.signature_scheme,
+            python=self.python,
+            env={**_given_by_caller(kwargs.pop("env", None)), **self.kernel_spec.env, **self.env},
+            arguments=tuple(kwargs.pop("extra_arguments", ())),
+            kernel_name=getattr(manager, "kernel_name", ""),
+            grace=self.grace,
+            hold=self.hold,
+        )
+        # The command is made up on the host, and the local environment stays here. What is left is not for us.
+        return {"cmd": []}
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
+        """Start the kernel on its host, or start it anew with its keeper and the clients' connections as they are.
+
+        Raises:
+            AlbedoError: it could not be started; the message says why and what to do.
+        """
+        assert self._request is not None
+        kernel = self._kernel
+        if kernel is not None:
+            try:
+                await io_thread.run(kernel.relaunch(self._request))
+            except AlbedoError as error:
+                if kernel.step != "ended":
+                    raise
+                # Its host is there without it: restarted, or somebody ended the keeper. A new one, then.
+                self.log.warning("%s Starting a new one.", error)
+                await io_thread.run(kernel.leave())
+                kernel = self._kernel = None
+        if kernel is None:
+            self._kernel = await io_thread.run(self._start(self._request))
+        self._waited = False
+        return await self._connect()
+
+    async def _start(self, request: KernelRequest) -> RemoteKernel:
+        def told(step: str) -> None:
+            self.log.info("Kernel %s on %s: %s", self.kernel_id, self.location, step)
+
+        return await RemoteKernel.start(request, self._endpoints(), told, self.kernel_id or None)
+
+    def _endpoints(self) -> Endpoints:
+        policy = str(getattr(self.parent, "transport_encryption", "disabled"))
+        return Endpoints(None if self.endpoints == "auto" else self.endpoints, encrypt=policy == "required")
+
+    async def _connect(self) -> KernelConnectionInfo:
+        assert self._kernel is not None
+        kernel = self._kernel
+
+        async def info() -> KernelConnectionInfo:
+            return cast(KernelConnectionInfo, kernel.connection_info())
+
+        self.connection_info = await io_thread.run(info())
+        return self.connection_info
+
+    @property
+    def has_process(self) -> bool:
+        """Whether a kernel is being managed; as with a local one, not any more once its end was waited for."""
+        return self._kernel is not None and not self._waited
+
+    async def poll(self) -> int | None:
+        """Return None while the kernel is not known to be dead, else its exit code. A host out of reach is no death."""
+        return 0 if self._kernel is None else self._kernel.poll()
+
+    async def wait(self) -> int | None:
+        """Wait for the kernel's process to end."""
+        if self._kernel is None:
+            return 0
+        code = await io_thread.run(self._kernel.wait())
+        self._waited = True
+        return code
+
+    async def send_signal(self, signum: int) -> None:
+        """Send a signal to the kernel's process group on its host; never to anything on this machine.
+
+        Raises:
+            AlbedoError: it could not be confirmed.
+        """
+        if self._kernel is None or self._kernel.poll() is not None:
+            return
+        if signum == 0:
+            return
+        await io_thread.run(self._kernel.signal(signum, SIGNAL_TIMEOUT))
+
+    async def terminate(self, restart: bool = False) -> None:
+        """Have the kernel's whole process tree end: TERM, then KILL for what does not obey."""
+        await self._stop(term_grace=2.0)
+
+    async def kill(self, restart: bool = False) -> None:
+        """Have the kernel's whole process tree killed."""
+        await self._stop(term_grace=0.0)
+
+    async def _stop(self, term_grace: float) -> None:
+        if self._kernel is None:
+            return
+        try:
+            await io_thread.run(self._kernel.stop(term_grace, timeout=term_grace + SIGNAL_TIMEOUT))
+        except LinkAwayError as error:
+            self.log.warning("Kernel %s: %s", self.kernel_id, error)
+
+    async def shutdown_requested(self, restart: bool = False) -> None:
+        """Note that the kernel's end is wanted, so that no cell is told that it died."""
+        if self._kernel is not None:
+            self._kernel.expect_end()
+
+    async def cleanup(self, restart: bool = False) -> None:
+        """End the keeper, unless a new kernel follows, and see that nothing is left on the host."""
+        kernel = self._kernel
+        if kernel is None or restart:
+            return
+        self._kernel = None
+        try:
+            report = await io_thread.run(kernel.finish(term_grace=1.0, timeout=FINISH_TIMEOUT))
+        except AlbedoError as error:
+            if kernel.step != "ended":
+                self.log.warning("Kernel %s: it is not proven that nothing is left: %s", self.kernel_id, error)
+                return
+            await io_thread.run(kernel.leave())
+            return
+        for process in [*report["survivors"], *report["foreign"]]:
+            self.log.warning(
+                "Kernel %s: process %s (%s) is left on %s: %s",
+                self.kernel_id,
+                process["pid"],
+                process["name"],
+                kernel.host,
+                process["why"],
+            )
+
+    # -- facts -----------------------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """What is known of the kernel at this moment, without asking anybody: step, host, process, link."""
+        kernel = self._kernel
+        if kernel is None:
+            return {"step": "ended", "location": self.location}
+        return {
+            "step": kernel.step,
+            "location": self.location,
+            "process": kernel.state,
+            "pid": kernel.pid,
+            "away": kernel.away,
+            "connections": kernel.connections,
+            "exit_code": kernel.exit_code,
+            "cause": kernel.cause,
+        }
+
+    def resolve_path(self, path: str) -> str | None:
+        """Return a path of the kernel's host as an absolute one; relative paths are meant from the kernel's folder."""
+        if path.startswith("~"):
+            return None
+        folder = Location.parse(self.location).path
+        return posixpath.normpath(posixpath.join(folder, path))
+
+    def get_shutdown_wait_time(self, recommended: float = 5.0) -> float:
+        """Allow for the way to the host on top of what a local kernel gets."""
+        return recommended + 2.0
+
+    async def get_provisioner_info(self) -> dict[str, Any]:
+        """Return what another process needs to take the kernel up again (`load_provisioner_info`). It holds the key."""
+        info = await super().get_provisioner_info()
+        if self._kernel is not None:
+            request = self._kernel.request
+            connection = dict(info["connection_info"])
+            connection["key"] = request.key.decode()
+            info["connection_info"] = connection
+            info["albedo"] = {
+                "location": str(request.location),
+                "python": request.python,
+                "env": request.env,
+                "arguments": list(request.arguments),
+                "kernel_name": request.kernel_name,
+                "grace": request.grace,
+                "hold": request.hold,
+                "kernel_id": self._kernel.kernel_id,
+            }
+        return info
+
+    async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
+        """Take up a kernel that another process started; `connection_info` is new, as that process's sockets are gone.
+
+        Raises:
+            KernelGoneError: the kernel does not exist any more.
+            AlbedoError: its host cannot be reached.
+        """
+        await super().load_provisioner_info(provisioner_info)
+        known = provisioner_info["albedo"]
+        connection = provisioner_info["connection_info"]
+        self.location = known["location"]
+        self._request = KernelRequest(
+            location=Location.parse(known["location"]),
+            key=connection["key"].encode(),
+            signature_scheme=connection["signature_scheme"],
+            python=known["python"],
+            env=known["env"],
+            arguments=tuple(known["arguments"]),
+            kernel_name=known["kernel_name"],
+            grace=known["grace"],
+            hold=known["hold"],
+        )
+        request, kernel_id = self._request, known["kernel_id"]
+
+        async def attach() -> RemoteKernel:
+            return await RemoteKernel.attach(request, self._endpoints(), kernel_id)
+
+        self._kernel = await io_thread.run(attach())
+        await self._connect()
+
+
+def _given_by_caller(env: dict[str, str] | None) -> dict[str, str]:
+    """Return the variables that a caller of `start_kernel` set, such as `JPY_SESSION_NAME`.
+
+    Callers pass a whole environment: this process's own with theirs added. Only what differs is theirs.
+    """
+    if env is None:
+        return {}
+    return {
+        name: value.replace("$", "$$")  # it is a value, not a template
+        for name, value in env.items()
+        if os.environ.get(name) != value and name not in _MACHINE_BOUND
+    }
