@@ -242,6 +242,10 @@ class _Doorkeeper(asyncssh.SSHServer):
     def session_requested(self) -> CommandSession:
         return self._server.session(self._wire)
 
+    def connection_requested(self, dest_host: str, dest_port: int, orig_host: str, orig_port: int) -> bool:
+        # The default refuses too, but as if the destination had.
+        raise asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, "open failed")
+
 
 def ssh_config(alias: str, port: int, account: str, key: Path, known_hosts: Path) -> str:
     """Return an ssh config for one server on loopback that reads nothing of the user's own."""

@@ -1,0 +1,247 @@
+"""The hosts that end-to-end tests run kernels on, a fresh client side for each test, and the proof of nothing left.
+
+    def test_something(any_host):            # three times: embedded, a real sshd, this machine
+        folder = any_host.make_folder("proj")
+        location = any_host.location("proj")
+
+`embedded_host`, `sshd_host`, `other_sshd_host` and `local_host` give one kind each, `remote_host` the two that are
+reached by ssh, `new_embedded_host` as many embedded ones as a test wants. Where there can be no real sshd its tests are
+skipped with the reason, and fail when CI is set.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+import leaks
+import pytest
+from account_python import NoPythonError, account_python
+from faces import Embedded, Host, Local, Real, embedded, own_python, real
+from sshd import SYSTEM_TEMP, Account, Accounts, NoSshdError, SshServer, reserve_accounts
+
+from albedo_provisioner.demo.profiles import write_profiles
+from albedo_provisioner.demo.server import EmbeddedHost
+
+# Hosts never share a name, so that what one test learnt about its host is not believed by the next.
+_numbers = itertools.count(1)
+
+
+def unavailable(reason: str) -> NoReturn:
+    """Skip the test, or fail it where everything has to be there."""
+    if os.environ.get("CI"):
+        pytest.fail(f"{reason} (CI is set, so this is a failure)", pytrace=False)
+    pytest.skip(reason)
+
+
+@dataclass
+class Workspace:
+    """The client's side of one test.
+
+    Attributes:
+        root: its directory; short, because sockets lie below it.
+        home: HOME.
+        temp: TMPDIR.
+        albedo_home: ALBEDO_HOME.
+        data_dir, runtime_dir, config_dir: Jupyter's.
+        ssh_config: ALBEDO_SSH_CONFIG; the host fixtures add their hosts to it, a test may too.
+        findings: what the hosts of this test found left on them.
+    """
+
+    root: Path
+    home: Path
+    temp: Path
+    albedo_home: Path
+    data_dir: Path
+    runtime_dir: Path
+    config_dir: Path
+    ssh_config: Path
+    findings: list[str] = field(default_factory=list)
+
+    @property
+    def kernels(self) -> Path:
+        """The directory for kernelspecs of this test; Jupyter finds what lies in it."""
+        return self.data_dir / "kernels"
+
+    def add_to_ssh_config(self, text: str) -> None:
+        """Append to the ssh config."""
+        with self.ssh_config.open("a", encoding="utf-8") as file:
+            file.write(text)
+
+    def check(self, host: Host) -> None:
+        """Note what is left on a host, and remove it."""
+        left = leaks.settled(host.leftovers)
+        if left:
+            self.findings += left
+            host.clear()
+
+
+@pytest.fixture(autouse=True)
+def workspace(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workspace]:
+    """Give the test a client side of its own: HOME, TMPDIR, Jupyter's directories, our records, the ssh config."""
+    tmp_path_factory.getbasetemp()  # decided now, before TMPDIR says otherwise
+    root = Path(tempfile.mkdtemp(prefix="alb-", dir=SYSTEM_TEMP)).resolve()
+    space = Workspace(
+        root=root,
+        home=root / "home",
+        temp=root / "tmp",
+        albedo_home=root / "albedo",
+        data_dir=root / "data",
+        runtime_dir=root / "run",
+        config_dir=root / "config",
+        ssh_config=root / "ssh_config",
+    )
+    for path in (space.home, space.temp, space.data_dir, space.runtime_dir, space.config_dir):
+        path.mkdir(mode=0o700)
+    space.kernels.mkdir()
+    space.ssh_config.touch()
+    for name, value in {
+        "HOME": space.home,
+        "TMPDIR": space.temp,
+        "ALBEDO_HOME": space.albedo_home,
+        "ALBEDO_SSH_CONFIG": space.ssh_config,
+        "JUPYTER_DATA_DIR": space.data_dir,
+        "JUPYTER_RUNTIME_DIR": space.runtime_dir,
+        "JUPYTER_CONFIG_DIR": space.config_dir,
+        leaks.MARK: leaks.TOKEN,
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    for name in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "IPYTHONDIR", "SSH_AUTH_SOCK", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", None)  # tempfile remembers what TMPDIR was
+    yield space
+    shutil.rmtree(root, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing(workspace: Workspace) -> Iterator[None]:
+    """Fail a test that leaves a process, a run directory or a temporary file, here or on its hosts (K6, K8)."""
+    before = leaks.mine()
+    yield
+    left = list(workspace.findings)
+    left += leaks.settled(lambda: [str(process) for process in leaks.leaked_processes(before)])
+    leaks.kill(leaks.leaked_processes(before))
+    left += leaks.settled(lambda: [str(path) for path in leaks.temporary_files(workspace.temp)], 1)
+    if left:
+        pytest.fail("the test left behind:\n  " + "\n  ".join(dict.fromkeys(left)), pytrace=False)
+
+
+# Hosts
+
+
+@pytest.fixture
+def new_embedded_host(workspace: Workspace) -> Iterator[Callable[..., Embedded]]:
+    """Return a function that makes one more embedded host; it takes what `EmbeddedHost` takes."""
+    made: list[Embedded] = []
+
+    def make(alias: str | None = None, **options: Any) -> Embedded:
+        server = EmbeddedHost(alias or f"box{next(_numbers)}", parent=SYSTEM_TEMP, **options)
+        leaks.kept.append(lambda: server.pid)
+        workspace.add_to_ssh_config(server.ssh_config.read_text())
+        host = embedded(server, workspace.ssh_config)
+        made.append(host)
+        return host
+
+    excused = len(leaks.kept)
+    yield make
+    for host in made:
+        workspace.check(host)
+        host.server.close()
+    del leaks.kept[excused:]
+
+
+@pytest.fixture
+def embedded_host(new_embedded_host: Callable[..., Embedded]) -> Embedded:
+    """Return an embedded host of the test's own."""
+    return new_embedded_host()
+
+
+@pytest.fixture(scope="session")
+def accounts() -> Iterator[Accounts]:
+    """Reserve two accounts for this run."""
+    if os.getuid() != 0:
+        unavailable("other accounts' hosts need root")
+    try:
+        reserved = reserve_accounts()
+    except NoSshdError as error:
+        unavailable(str(error))
+    with reserved.lock:
+        yield reserved
+        for account in (reserved.ann, reserved.bob):
+            account.end_processes()
+
+
+@pytest.fixture(scope="session")
+def sshd_python(accounts: Accounts) -> Path:
+    """Return an interpreter with ipykernel for the accounts."""
+    try:
+        return account_python(accounts.ann.uid, accounts.ann.gid)
+    except NoPythonError as error:
+        unavailable(str(error))
+
+
+@pytest.fixture(scope="session")
+def sshd_server(accounts: Accounts) -> Iterator[SshServer]:
+    """Run a real sshd for the whole run. Tests use `sshd_host`, which puts it back into its usual shape."""
+    try:
+        server = SshServer(accounts)
+    except NoSshdError as error:
+        unavailable(str(error))
+    leaks.kept.insert(0, lambda: server.pid)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def sshd_host(workspace: Workspace, accounts: Accounts, sshd_server: SshServer, sshd_python: Path) -> Iterator[Real]:
+    """Return ann's account on a real sshd."""
+    yield from _account_host("ann", accounts.ann, workspace, sshd_server, sshd_python)
+
+
+@pytest.fixture
+def other_sshd_host(
+    workspace: Workspace, accounts: Accounts, sshd_server: SshServer, sshd_python: Path
+) -> Iterator[Real]:
+    """Return bob's account on the same sshd: another home, and nothing of ann's to be seen."""
+    yield from _account_host("bob", accounts.bob, workspace, sshd_server, sshd_python)
+
+
+def _account_host(name: str, account: Account, space: Workspace, server: SshServer, python: Path) -> Iterator[Real]:
+    account.reset(python.parent)
+    server.restore()
+    alias = f"{name}{next(_numbers)}"
+    space.add_to_ssh_config(server.config_for(alias, account))
+    host = real(server, account, alias, python, space.ssh_config)
+    yield host
+    server.thaw()
+    space.check(host)
+
+
+@pytest.fixture
+def local_host(workspace: Workspace) -> Iterator[Local]:
+    """Return this machine, with a fresh home."""
+    python = own_python()
+    write_profiles(workspace.home, str(python.parent))
+    host = Local("local", None, workspace.home, python, None, workspace.temp)
+    yield host
+    workspace.check(host)
+
+
+@pytest.fixture(params=["embedded", "sshd", "local"])
+def any_host(request: pytest.FixtureRequest) -> Host:
+    """Return each kind of host in turn."""
+    host: Host = request.getfixturevalue(f"{request.param}_host")
+    return host
+
+
+@pytest.fixture(params=["embedded", "sshd"])
+def remote_host(request: pytest.FixtureRequest) -> Host:
+    """Return each kind of host that is reached by ssh in turn."""
+    host: Host = request.getfixturevalue(f"{request.param}_host")
+    return host
