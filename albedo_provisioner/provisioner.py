@@ -260,7 +260,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         """Return a path of the kernel's host as an absolute one; relative paths are meant from the kernel's folder."""
         if path.startswith("~"):
             return None
-        folder = Location.parse(self.location).path
+        folder = self._kernel.folder if self._kernel is not None else Location.parse(self.location).path
         return posixpath.normpath(posixpath.join(folder, path))
 
     def get_shutdown_wait_time(self, recommended: float = 5.0) -> float:

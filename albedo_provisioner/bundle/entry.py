@@ -16,7 +16,7 @@ import sys
 from typing import Any, NoReturn
 
 from . import rundir
-from .spawn import boot_id, last_words
+from .spawn import boot_id, folder_path, last_words
 from .wire import REPORT, json_frame
 
 
@@ -41,7 +41,7 @@ def fail(error: str, **details: Any) -> NoReturn:
 
 def folder(text: str) -> str:
     """Return the folder of a location as an absolute path on this host, or fail with the reason."""
-    path = os.path.abspath(os.path.expanduser(text))
+    path = folder_path(text)
     try:
         os.listdir(path) if os.access(path, os.R_OK) else os.stat(path)
         if not os.path.isdir(path):
@@ -86,7 +86,7 @@ def check(request: dict[str, Any]) -> None:
 
 def start(request: dict[str, Any]) -> None:
     """Make a keeper with its kernel, and become a bridge to it."""
-    request["kernel"]["cwd"] = folder(request["kernel"]["cwd"])
+    folder(request["kernel"]["cwd"])
     try:
         path = rundir.create(request["kernel_id"])
     except FileExistsError:

@@ -23,7 +23,7 @@ from .channels import KernelChannels
 from .client import SILENCE, Client
 from .ladder import Ladder, Report
 from .protocol import Attached, Event, Failed, LinkLostError, Parted, Received
-from .spawn import boot_id, last_words, spawn
+from .spawn import boot_id, folder_path, last_words, spawn
 from .wire import CONTROL, IOPUB, KEEPER, NOTE, SHELL, STDIN
 
 HOLD = 64 << 20
@@ -90,6 +90,7 @@ class Keeper:
         self._tended_at = 0.0
         self._drained_at: float | None = None
         self._over_at: float | None = None
+        self._folder = folder_path(request["kernel"]["cwd"])
         self._born(pid)
         listener.setblocking(False)
         for descriptor in (wake, listener.fileno()):
@@ -190,7 +191,13 @@ class Keeper:
 
     def facts(self) -> dict[str, Any]:
         """Return what clients are told about the kernel's process."""
-        return {"state": self.state, "pid": self.pid, "exit": self.exit, "started": self.started}
+        return {
+            "state": self.state,
+            "pid": self.pid,
+            "exit": self.exit,
+            "started": self.started,
+            "folder": self._folder,
+        }
 
     def _up(self) -> None:
         """The kernel listens: connect, and pass on what was asked of it meanwhile."""
@@ -475,7 +482,8 @@ class Keeper:
             try:
                 self._born(spawn(self.path, self.kernel_id, request["kernel"]))
             except OSError as error:
-                return reply({"error": f"it could not be started: {error.strerror or error}"})
+                where = f"{error.filename}: " if error.filename else ""
+                return reply({"error": f"it could not be started: {where}{error.strerror or error}"})
             return reply({"kernel": self.facts()})
 
         self._stop(0.0, float(request.get("term_grace", 0)), launch)

@@ -17,6 +17,11 @@ MARK = "ALBEDO_KERNEL_ID"
 _NAME = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 
 
+def folder_path(text: str) -> str:
+    """Return the path of a location (absolute, or beginning with `~`) as an absolute path on this host."""
+    return os.path.abspath(os.path.expanduser(text))
+
+
 def environment(wanted: dict[str, str], base: dict[str, str]) -> dict[str, str]:
     """Return the login environment with what the kernelspec and the client want added.
 
@@ -70,11 +75,12 @@ def spawn(path: str, kernel_id: str, spec: dict[str, Any]) -> int:
     }
     argv = [re.sub(r"\{(python|launcher|connection_file)\}", lambda m: names[m[1]], word) for word in spec["argv"]]
     env = environment(spec.get("env", {}), dict(os.environ))
+    cwd = folder_path(spec["cwd"])
     env[MARK] = kernel_id
-    env["PWD"] = spec["cwd"]
+    env["PWD"] = cwd
     log = rundir.private_file(os.path.join(path, rundir.LOG))
     try:
-        os.chdir(spec["cwd"])
+        os.chdir(cwd)
         return _posix_spawn(argv, env, log)
     finally:
         os.close(log)

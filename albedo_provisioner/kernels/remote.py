@@ -87,6 +87,8 @@ class RemoteKernel:
         self.cause: str | None = None
         """Why the kernel is dead, in words, once it is."""
         self.pid: int | None = None
+        self.folder = request.location.path
+        """The kernel's folder, an absolute path on its host once that has been asked."""
         self.keeper: str | None = None
         self._words = ""  # what the kernel printed at its end
         self._expected = False  # whether its end was asked for
@@ -329,6 +331,7 @@ class RemoteKernel:
 
     def _set_facts(self, kernel: dict[str, Any]) -> None:
         self.pid = kernel["pid"]
+        self.folder = kernel["folder"]
         exit_ = kernel.get("exit")
         if exit_:
             self.exit_code = exit_["code"]
