@@ -222,10 +222,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         try:
             report = await io_thread.run(kernel.finish(term_grace=1.0, timeout=FINISH_TIMEOUT))
         except AlbedoError as error:
-            if kernel.step != "ended":
-                self.log.warning("Kernel %s: it is not proven that nothing is left: %s", self.kernel_id, error)
-                return
-            await io_thread.run(kernel.leave())
+            self.log.warning("Kernel %s: it is not proven that nothing is left: %s", self.kernel_id, error)
             return
         for process in [*report["survivors"], *report["foreign"]]:
             self.log.warning(

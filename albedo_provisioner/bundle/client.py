@@ -8,6 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from .messages import PARENT, raw_part
 from .protocol import ACK_DELAY, ATTACHED, Event, Link
 from .wire import KEEPER, ProtocolError
 
@@ -126,16 +127,9 @@ class Client:
         try:
             self.link.send(channel, parts)
         except ProtocolError:
-            self.link.send_gap(channel, _parent_of(parts), sum(map(len, parts)))
+            self.link.send_gap(channel, raw_part(parts, PARENT) or b"{}", sum(map(len, parts)))
 
     @property
     def settled(self) -> bool:
         """Whether the peer has confirmed all there is, or cannot at the moment."""
         return not self.attached or self.link.state != ATTACHED or self.link.held == 0
-
-
-def _parent_of(parts: list[bytes]) -> bytes:
-    for index, part in enumerate(parts):
-        if part == b"<IDS|MSG>" and len(parts) > index + 3:
-            return parts[index + 3]
-    return b"{}"

@@ -22,7 +22,7 @@ from .wire import REPORT, json_frame
 
 def main(request: dict[str, Any]) -> None:
     """Serve one request; the dictionary is what `hosts/bootstrap.py` sent."""
-    actions = {"start": start, "attach": attach, "check": check}
+    actions = {"start": start, "attach": attach, "check": check, "sweep": sweep}
     actions[request["do"]](request)
 
 
@@ -88,9 +88,10 @@ def start(request: dict[str, Any]) -> None:
     """Make a keeper with its kernel, and become a bridge to it."""
     folder(request["kernel"]["cwd"])
     try:
+        if _keeper_lives(request["kernel_id"]):
+            fail("exists", kernel_id=request["kernel_id"])
+        _sweep(request["kernel_id"])
         path = rundir.create(request["kernel_id"])
-    except FileExistsError:
-        fail("exists", kernel_id=request["kernel_id"])
     except OSError as error:
         fail("staging", detail=error.strerror or str(error), path=error.filename or rundir.root())
     os.chdir(path)  # so that the socket's name is short, however long the path is
@@ -110,6 +111,39 @@ def start(request: dict[str, Any]) -> None:
     if "error" in answer:
         fail(**answer)
     attach(request)
+
+
+def sweep(request: dict[str, Any]) -> None:
+    """End what a kernel left whose keeper is gone, and answer with the ladder's report."""
+    if _keeper_lives(request["kernel_id"]):
+        fail("exists", kernel_id=request["kernel_id"])
+    report(swept=_sweep(request["kernel_id"]))
+
+
+def _keeper_lives(kernel_id: str) -> bool:
+    """Whether a keeper listens in the kernel's run directory."""
+    before = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(rundir.path_of(kernel_id))  # so that the socket's name is short, however long the path is
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(rundir.SOCKET)
+        return True
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        return False
+    finally:
+        os.chdir(before)
+        os.close(before)
+
+
+def _sweep(kernel_id: str) -> dict[str, Any]:
+    path = rundir.path_of(kernel_id)
+    if not os.path.lexists(path):
+        return {"ended": [], "survivors": [], "foreign": []}
+    from .ladder import Ladder
+
+    report = Ladder([], mark=kernel_id, term_grace=1.0).run()
+    rundir.remove(path)
+    return report.to_dict()
 
 
 def attach(request: dict[str, Any]) -> None:

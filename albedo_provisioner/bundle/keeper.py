@@ -22,6 +22,7 @@ from . import processes, rundir
 from .channels import KernelChannels
 from .client import SILENCE, Client
 from .ladder import Ladder, Report
+from .messages import HEADER, PARENT, json_part
 from .protocol import Attached, Event, Failed, LinkLostError, Parted, Received
 from .spawn import boot_id, folder_path, last_words, spawn
 from .wire import CONTROL, IOPUB, KEEPER, NOTE, SHELL, STDIN
@@ -32,7 +33,7 @@ HOLD = 64 << 20
 GRACE = 24 * 3600.0
 """Seconds that an idle kernel without any client is kept, unless the request says otherwise."""
 
-MOST_AWAY = 8
+MOST_AWAY = 4
 """Links without a connection that are remembered; a client that was killed never says goodbye."""
 
 UNCLAIMED = 120.0
@@ -82,7 +83,7 @@ class Keeper:
         self._channels = KernelChannels(self._context, rundir.socket_base(path))
         self._poller = zmq.Poller()
         self._waiting: list[tuple[str, int, list[bytes | memoryview]]] = []  # requests for a kernel that is starting
-        self._asked = 0  # shell requests that have no reply yet
+        self._asked: dict[str, str] = {}  # requests on shell without a reply yet, oldest first: message id and type
         self._active = time.monotonic()
         self._ladder: Ladder | None = None
         self._ladder_at = 0.0
@@ -174,7 +175,7 @@ class Keeper:
                 client.pass_on(IOPUB, parts)
             return
         if channel == SHELL:
-            self._asked = max(0, self._asked - 1)
+            self._asked.pop(json_part(parts, PARENT).get("msg_id", ""), None)
         # The first part is the link's id, which we put before the client's own identities.
         asker = self._clients.get(parts[0].decode("ascii", "replace"))
         if asker is not None:
@@ -227,7 +228,7 @@ class Keeper:
         code = os.waitstatus_to_exitcode(status)
         self.exit = {"code": code, "words": last_words(self.path)}
         self.state = "exited"
-        self._asked = 0
+        self._asked.clear()
         # Its last messages may still be on their way through zmq: what comes within a moment is waited for.
         self._drained_at = time.monotonic() + _DRAIN
         self._tell_all({"event": "kernel", "kernel": self.facts()})
@@ -244,7 +245,9 @@ class Keeper:
     def _ask(self, link_id: str, channel: int, parts: list[bytes | memoryview]) -> None:
         """Pass a client's message on to the kernel, or keep it until the kernel listens."""
         if self.state == "running":
-            self._asked += channel == SHELL
+            if channel == SHELL:
+                header = json_part(parts, HEADER)
+                self._asked[str(header.get("msg_id"))] = str(header.get("msg_type"))
             self._channels.send(channel, [link_id.encode(), *parts])
         else:
             self._waiting.append((link_id, channel, parts))
@@ -442,9 +445,16 @@ class Keeper:
             action(request, reply)
 
     def _do_signal(self, request: dict[str, Any], reply: Callable[[Reply], None]) -> None:
-        """Signal the kernel's process group, as a terminal would, or its process alone."""
+        """Signal the kernel's process group, as a terminal would, or its process alone.
+
+        With `cell`, the message id of an execute request, only while that one has no reply: what was meant for a cell
+        must not hit a later one because the link was away meanwhile.
+        """
         if self.exit is not None:
             return reply({"error": "the kernel has ended"})
+        cell = request.get("cell")
+        if cell is not None and cell not in self._asked and not self._is_waiting(cell):
+            return reply({"skipped": "the cell that it was meant for had ended"})
         # It is our own child and not waited for yet, so the pid cannot have been given to another process.
         try:
             if request.get("group", True):
@@ -454,6 +464,9 @@ class Keeper:
         except OSError as error:
             return reply({"error": f"the signal could not be sent: {error.strerror}"})
         return reply({})
+
+    def _is_waiting(self, message_id: str) -> bool:
+        return any(json_part(parts, HEADER).get("msg_id") == message_id for _, _, parts in self._waiting)
 
     def _do_stop(self, request: dict[str, Any], reply: Callable[[Reply], None]) -> None:
         self._stop(

@@ -12,13 +12,13 @@ import json
 from collections import deque
 from collections.abc import Sequence
 
+from .messages import HEADER, PARENT, json_part, raw_part
 from .wire import IOPUB, MAIN, NOTE, PIECE, Buffer, ProtocolError, encode_message, piece_head
 
 WINDOW = 64 << 20
 """Most bytes of a lane under way at once; beyond it messages wait unsent, where more urgent ones can pass them. Wide
 enough for 600 MB/s over a link with 100 ms of delay."""
 
-_DELIMITER = b"<IDS|MSG>"
 _RANKS = {
     "stream": 0,
     "display_data": 1,
@@ -183,7 +183,7 @@ class Outbox:
                 if message.gap is not None or self.held <= target or _rank(message) != rank:
                     kept.append(message)
                     continue
-                parent = _parent(message.parts)
+                parent = raw_part(message.parts, PARENT) or b"{}"
                 gap = gaps.get(parent)
                 if gap is None:
                     gap = gaps[parent] = Gap(parent)
@@ -199,26 +199,7 @@ def outboxes(limit: int | None) -> list[Outbox]:
     return [Outbox(lane, limit if lane == MAIN else None) for lane in range(MAIN + 1)]
 
 
-def _header_index(parts: Sequence[Buffer]) -> int | None:
-    """Return where a Jupyter message's header stands among its parts: two after the delimiter."""
-    for index, part in enumerate(parts):
-        if len(part) == len(_DELIMITER) and bytes(part) == _DELIMITER:
-            return index + 2 if len(parts) > index + 3 else None
-    return None
-
-
 def _rank(message: _Unsent) -> int:
     if message.channel != IOPUB:
         return _KEEP
-    index = _header_index(message.parts)
-    if index is None:
-        return _KEEP
-    try:
-        return _RANKS.get(json.loads(bytes(message.parts[index]))["msg_type"], _KEEP)
-    except (ValueError, KeyError, TypeError):
-        return _KEEP  # no Jupyter header: not ours to judge
-
-
-def _parent(parts: Sequence[Buffer]) -> bytes:
-    index = _header_index(parts)
-    return b"{}" if index is None else bytes(parts[index + 1])
+    return _RANKS.get(json_part(message.parts, HEADER).get("msg_type", ""), _KEEP)

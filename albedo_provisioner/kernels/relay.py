@@ -7,17 +7,15 @@ replies on shell, so that whoever waits for a reply can be told when there will 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
 from jupyter_client.session import Session
 
+from ..bundle.messages import DELIMITER, HEADER, PARENT, json_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 from .endpoints import HEARTBEAT, Endpoints
-
-_DELIMITER = b"<IDS|MSG>"
 
 _context: zmq.Context[zmq.Socket[bytes]] | None = None
 
@@ -98,16 +96,16 @@ class Relay:
                 self._send(channel, parts)
 
     def _note_request(self, parts: list[bytes]) -> None:
-        header = _json_part(parts, 2)
+        header = json_part(parts, HEADER)
         if "msg_id" in header:
-            self._asked[header["msg_id"]] = (parts[: parts.index(_DELIMITER)], header)
+            self._asked[header["msg_id"]] = (parts[: parts.index(DELIMITER)], header)
 
     # -- to clients ------------------------------------------------------------------------------------------
 
     def deliver(self, channel: int, parts: Sequence[Buffer]) -> None:
         """Hand a message of the kernel to the clients that it is for."""
         if channel == SHELL:
-            self._asked.pop(_json_part(parts, 3).get("msg_id", ""), None)
+            self._asked.pop(json_part(parts, PARENT).get("msg_id", ""), None)
         socket = self._sockets.get(channel)
         if socket is not None:
             socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
@@ -155,17 +153,3 @@ class Relay:
 
 def _readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(int(socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
-
-
-def _json_part(parts: Sequence[Buffer], behind: int) -> dict[str, Any]:
-    """Return a JSON part of a Jupyter message, counted from the delimiter; empty when the message is none."""
-    for index, part in enumerate(parts):
-        if len(part) == len(_DELIMITER) and bytes(part) == _DELIMITER:
-            if len(parts) <= index + behind:
-                return {}
-            try:
-                content = json.loads(bytes(parts[index + behind]))
-            except ValueError:
-                return {}
-            return content if isinstance(content, dict) else {}
-    return {}

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..bundle.wire import NOTE
-from ..errors import AlbedoError, KernelGoneError, UnreachableError
+from ..errors import AlbedoError, KernelGoneError, LinkAwayError, UnreachableError
+from ..hosts.check import ask
 from ..hosts.pool import HostPool
 from ..hosts.refusals import start_failed
 from ..location import Location
@@ -91,6 +92,7 @@ class RemoteKernel:
         """The kernel's folder, an absolute path on its host once that has been asked."""
         self.keeper: str | None = None
         self._words = ""  # what the kernel printed at its end
+        self._finishing: asyncio.Task[dict[str, Any]] | None = None
         self._expected = False  # whether its end was asked for
         self._changed = asyncio.Event()
         self._transport = HostPool.get().transport_for(request.location.host)
@@ -229,10 +231,16 @@ class RemoteKernel:
     async def signal(self, signum: int, timeout: float | None = None) -> None:
         """Send a signal to the kernel's process group on its host.
 
+        An interrupt is meant for the cell that runs now: should the link be away and the cell have ended when it
+        arrives, it is not sent.
+
         Raises:
-            AlbedoError: it could not be sent (in time).
+            LinkAwayError: not confirmed in time because the host is out of reach; it stays meant for that cell.
+            AlbedoError: it could not be sent.
         """
-        await self._link.call("signal", timeout, signum=int(signum))
+        running = self._relay.running if signum == signal.SIGINT else []
+        cell = running[0]["msg_id"] if running else None
+        await self._link.call("signal", timeout, signum=int(signum), cell=cell)
 
     async def stop(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
         """End the kernel's whole process tree and return the report (see `bundle/ladder.py`); its keeper stays.
@@ -272,10 +280,28 @@ class RemoteKernel:
             AlbedoError: the host refused.
         """
         self.expect_end()
-        answer = await self._link.call("finish", timeout, term_grace=term_grace)
-        self._set_facts(answer["kernel"])
+        self._relay.close()
+        if self._finishing is None:
+            self._finishing = asyncio.get_running_loop().create_task(self._finish(term_grace))
+        done, _ = await asyncio.wait([self._finishing], timeout=timeout)
+        if not done:
+            raise LinkAwayError(
+                f"{self.host} is out of reach ({self.away or 'it does not answer'}); the kernel is ended as soon as it "
+                "can be reached again."
+            )
+        return self._finishing.result()
+
+    async def _finish(self, term_grace: float) -> dict[str, Any]:
+        try:
+            answer = await self._link.call("finish", term_grace=term_grace)
+            self._set_facts(answer["kernel"])
+            report = answer["report"]
+        except KernelGoneError:
+            # No keeper: what it left, if anything, is ended without one.
+            request = {"do": "sweep", "kernel_id": self.kernel_id}
+            report = (await ask(self.request.location.host, request, self.request.python))["swept"]
         await self.leave()
-        return dict(answer["report"])
+        return dict(report)
 
     async def leave(self) -> None:
         """Let go of the kernel without touching it."""
