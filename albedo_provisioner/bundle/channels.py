@@ -30,6 +30,8 @@ class KernelChannels:
         self._context = context
         self._base = base
         self.sockets: dict[int, zmq.Socket[bytes]] = {}
+        self._heart: zmq.Socket[bytes] | None = None
+        self._beating = False  # whether a heartbeat is on its way
 
     @property
     def bound(self) -> bool:
@@ -58,12 +60,34 @@ class KernelChannels:
                 socket.identity = _IDENTITY
             socket.connect(f"ipc://{self._base}-{port}")
             self.sockets[channel] = socket
+        self._heart = self._context.socket(zmq.DEALER)
+        self._heart.linger = 0
+        self._heart.connect(f"ipc://{self._base}-{_HEARTBEAT_PORT}")
+
+    def beat(self) -> None:
+        """Send a heartbeat, unless the last one has not been answered."""
+        if self._heart is not None and not self._beating:
+            self._heart.send_multipart([b"", b"beat"], zmq.NOBLOCK)
+            self._beating = True
+
+    def answered(self) -> bool:
+        """Whether the last heartbeat, if any, has been answered."""
+        while self._heart is not None and self._beating:
+            try:
+                self._heart.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                break
+            self._beating = False
+        return not self._beating
 
     def close(self) -> None:
         """Disconnect."""
         for socket in self.sockets.values():
             socket.close(0)
         self.sockets = {}
+        if self._heart is not None:
+            self._heart.close(0)
+        self._heart, self._beating = None, False
 
     def send(self, channel: int, parts: list[bytes | memoryview]) -> None:
         """Pass a message on to the kernel."""

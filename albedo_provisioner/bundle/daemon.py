@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from . import processes, rundir
 from .entry import missing
-from .spawn import spawn
+from .spawn import folder_path, spawn
 
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
@@ -68,7 +68,8 @@ def _run(path: str, request: dict[str, Any], listener: socket.socket, told: int)
         return 0
     from .keeper import Keeper
 
-    keeper = Keeper(path, request, listener, wake, subreaper, pid)
+    keeper = Keeper(path, request, listener, wake, subreaper)
+    keeper.kernel.spawned(pid, folder_path(request["kernel"]["cwd"]))
     os.write(told, b"{}")
     os.close(told)
     keeper.run()

@@ -13,6 +13,7 @@ SOCKET = "keeper"
 LOG = "kernel.log"
 KEEPER_LOG = "keeper.log"
 CONNECTION = "connection.json"
+RECORD = "kernel.json"
 _SHORT = "short"
 
 # A unix socket's path has about 104 bytes (108 on Linux, 104 on macOS and the BSDs); the longest name that is added

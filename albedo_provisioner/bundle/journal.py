@@ -1,0 +1,136 @@
+"""The newest cells, whole: request, every output, reply. What a client that was not there can ask for.
+
+The parts of a message are shared with the links' outboxes, so that a cell costs its memory once while both hold it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from .messages import CONTENT, HEADER, METADATA, PARENT, json_part, raw_part
+from .wire import IOPUB, SHELL, Buffer
+
+MOST_CELLS = 200
+MOST_BYTES = 32 << 20
+
+# A cell's own end that is told when its middle had to go: a head and a tail of the outputs are kept.
+_MOST_OF_ONE = 8 << 20
+
+
+class Cell:
+    """One execute request and what came of it.
+
+    Attributes:
+        request: the raw parts of the request, from the delimiter on.
+        messages: what the kernel said for it, in order: channel and raw parts.
+        dropped: messages that were not kept because there were too many.
+        state: "queued", "running" or "done".
+    """
+
+    __slots__ = ("asked", "dropped", "finished", "header", "messages", "request", "size", "state")
+
+    def __init__(self, request: Sequence[Buffer], header: dict[str, Any]) -> None:
+        self.request = request
+        self.header = header
+        self.messages: list[tuple[int, Sequence[Buffer]]] = []
+        self.dropped = 0
+        self.size = sum(map(len, request))
+        self.state = "queued"
+        self.asked = time.time()
+        self.finished: float | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """Return what is known of the cell without its outputs; plain JSON."""
+        return {
+            "msg_id": self.header.get("msg_id"),
+            "session": self.header.get("session"),
+            "cell_id": json_part(self.request, METADATA).get("cellId"),
+            "code": json_part(self.request, CONTENT).get("code", ""),
+            "state": self.state,
+            "asked": self.asked,
+            "finished": self.finished,
+            "outputs": len(self.messages),
+            "dropped": self.dropped,
+            "bytes": self.size,
+        }
+
+
+class Journal:
+    """The newest cells of a kernel.
+
+    Args:
+        most_cells: how many to keep.
+        most_bytes: most bytes to keep, over all cells; the newest cell is kept even if it alone has more, without the
+            output beyond.
+    """
+
+    def __init__(self, most_cells: int = MOST_CELLS, most_bytes: int = MOST_BYTES) -> None:
+        self._most_cells = most_cells
+        self._most_bytes = most_bytes
+        self._cells: OrderedDict[str, Cell] = OrderedDict()
+        self._by_parent: dict[bytes, Cell | None] = {}
+        self._size = 0
+
+    def asked(self, parts: Sequence[Buffer]) -> None:
+        """Note a request on shell; only those to execute something are cells."""
+        header = json_part(parts, HEADER)
+        if header.get("msg_type") != "execute_request" or json_part(parts, CONTENT).get("silent"):
+            return
+        cell = Cell([bytes(part) for part in parts], header)
+        self._cells[str(header.get("msg_id"))] = cell
+        self._size += cell.size
+        self._trim()
+
+    def heard(self, channel: int, parts: Sequence[Buffer]) -> None:
+        """Note what the kernel says on iopub or shell."""
+        cell = self._cell_of(parts)
+        if cell is None:
+            return
+        if channel == SHELL:
+            cell.state, cell.finished = "done", time.time()
+        elif cell.state == "queued":
+            cell.state = "running"
+        size = sum(map(len, parts))
+        limit = min(_MOST_OF_ONE, self._most_bytes)
+        if channel == IOPUB and cell.size + size > limit and not _is_small(parts):
+            cell.dropped += 1
+            return
+        cell.messages.append((channel, parts))
+        cell.size += size
+        self._size += size
+        if self._size > self._most_bytes:
+            self._trim()
+
+    def list(self) -> list[dict[str, Any]]:
+        """Return the cells' summaries, oldest first."""
+        return [cell.summary() for cell in self._cells.values()]
+
+    def find(self, message_id: str) -> Cell | None:
+        """Return a cell by the id of its request."""
+        return self._cells.get(message_id)
+
+    def _cell_of(self, parts: Sequence[Buffer]) -> Cell | None:
+        # All messages of a cell carry its request's header, byte for byte: no need to parse it for each of them.
+        raw = raw_part(parts, PARENT)
+        if raw is None:
+            return None
+        if raw not in self._by_parent:
+            if len(self._by_parent) > 2 * self._most_cells:
+                self._by_parent.clear()
+            self._by_parent[raw] = self._cells.get(str(json_part(parts, PARENT).get("msg_id")))
+        return self._by_parent[raw]
+
+    def _trim(self) -> None:
+        while len(self._cells) > self._most_cells or (self._size > self._most_bytes and len(self._cells) > 1):
+            _, cell = self._cells.popitem(last=False)
+            self._size -= cell.size
+            cell.size = 0
+            self._by_parent = {raw: known for raw, known in self._by_parent.items() if known is not cell}
+
+
+def _is_small(parts: Sequence[Buffer]) -> bool:
+    """Whether a message is of the kind that tells how a cell went rather than what it printed."""
+    return json_part(parts, HEADER).get("msg_type") in ("status", "error", "execute_result", "execute_input")

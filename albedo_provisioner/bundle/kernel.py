@@ -1,0 +1,219 @@
+"""The kernel as its keeper holds it: the process, the channels, and the requests that have no answer yet."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from . import processes, rundir
+from .channels import KernelChannels
+from .memory import OutOfMemoryWatch
+from .messages import HEADER, PARENT, json_part
+from .spawn import last_words, spawn
+from .wire import CONTROL, IOPUB, SHELL, STDIN
+
+START_POLL = 0.004
+"""Seconds between looks at whether a new kernel listens yet."""
+
+HEARTBEAT = 10.0
+"""Seconds between heartbeats, and how long one may stay unanswered before the kernel counts as not responsive."""
+
+_TURN = {CONTROL: 1 << 30, SHELL: 1 << 30, STDIN: 1 << 30, IOPUB: 4 << 20}
+"""Channels in the order in which they are served, and the bytes to take in one turn: output is the only one that
+floods, and an interrupt's answer must not wait for it."""
+
+_DRAIN = 0.02
+
+Parts = list[bytes | memoryview]
+
+
+class Kernel:
+    """One kernel; after its end another one may be started in its place.
+
+    Args:
+        path: the run directory, which is the current directory.
+        kernel_id: the kernel's id.
+        poller: what the keeper's loop waits on; the channels are added to it.
+        heard: called with a channel and the parts of each message that the kernel sends. On all channels but iopub
+            the first part is the id of the link that it is for.
+        changed: called whenever `facts` have changed.
+        drained: called when the last message of a kernel that has ended was passed on.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        kernel_id: str,
+        poller: zmq.Poller,
+        heard: Callable[[int, list[bytes]], None],
+        changed: Callable[[], None],
+        drained: Callable[[], None],
+    ) -> None:
+        self.kernel_id = kernel_id
+        self.pid = 0
+        self.process: processes.Identity | None = None
+        self.state = "exited"
+        """starting, running or exited."""
+        self.exit: dict[str, Any] | None = None
+        self.active = time.monotonic()
+        """When it last said or was asked anything."""
+        self.asked: dict[str, str] = {}
+        """Requests on shell without a reply, oldest first: message type by message id."""
+        self.responsive = True
+        self._path = path
+        self._poller = poller
+        self._heard = heard
+        self._changed = changed
+        self._drained = drained
+        self._folder = ""
+        self._started = 0.0
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        context.blocky = False
+        self._channels = KernelChannels(context, rundir.socket_base(path))
+        self._waiting: list[tuple[str, int, Parts]] = []  # asked of a kernel that does not listen yet
+        self._drained_at: float | None = None
+        self._beat_at = 0.0
+        self._ours = True  # whether it is our child, so that we are told how it ended
+        self._memory: OutOfMemoryWatch | None = None
+
+    # -- the process -----------------------------------------------------------------------------------------
+
+    def spawned(self, pid: int, folder: str) -> None:
+        """Take charge of a process that `spawn` has just started, our child."""
+        self._take(pid, processes.identify(pid), folder, time.time(), ours=True)
+
+    def spawn(self, spec: dict[str, Any], folder: str) -> None:
+        """Start a new process; nothing may be left of the one before.
+
+        Raises:
+            OSError: the folder cannot be entered or the program cannot be run.
+        """
+        if self._drained_at is not None:
+            self._end_of_messages()
+        self._channels.remove_files()
+        self.spawned(spawn(self._path, self.kernel_id, spec), folder)
+
+    def adopt(self, record: dict[str, Any]) -> bool:
+        """Take charge of a process that another keeper started; False when it is gone."""
+        identity = (int(record["pid"]), int(record["start"]))
+        if not processes.still_alive([identity]):
+            return False
+        self._take(identity[0], identity, str(record["folder"]), float(record["started"]), ours=False)
+        return True
+
+    def _take(self, pid: int, process: processes.Identity | None, folder: str, started: float, ours: bool) -> None:
+        self.pid, self.process, self._folder, self._started, self._ours = pid, process, folder, started, ours
+        self.state = "starting"
+        self.exit = None
+        self.responsive = True
+        self._memory = OutOfMemoryWatch(pid)
+        record = {"pid": pid, "start": process[1] if process else 0, "folder": folder, "started": started}
+        with os.fdopen(rundir.private_file(os.path.join(self._path, rundir.RECORD)), "w") as file:
+            json.dump(record, file)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what clients are told about the kernel."""
+        return {
+            "state": self.state,
+            "pid": self.pid,
+            "exit": self.exit,
+            "started": self._started,
+            "folder": self._folder,
+            "responsive": self.responsive,
+            "busy": bool(self.asked),
+        }
+
+    def reap(self) -> None:
+        """Wait for children that have ended, the kernel among them or not."""
+        status = processes.reap().get(self.pid)
+        if status is not None and self._ours and self.exit is None:
+            self._ended(os.waitstatus_to_exitcode(status))
+
+    def _ended(self, code: int | None) -> None:
+        oom = self._memory is not None and self._memory.killed() and code in (-9, None)
+        self.exit = {"code": code, "words": last_words(self._path), "out_of_memory": oom}
+        self.state = "exited"
+        self.asked.clear()
+        # Its last messages may still be on their way through zmq: what comes within a moment is waited for.
+        self._drained_at = time.monotonic() + _DRAIN
+        self._changed()
+
+    # -- the channels ----------------------------------------------------------------------------------------
+
+    def serve(self, now: float) -> None:
+        """Take what the kernel has said, and see to what is due by the clock."""
+        heard = False
+        for channel, most in _TURN.items():
+            for parts in self._channels.receive(channel, most):
+                heard = True
+                if channel == SHELL:
+                    self.asked.pop(json_part(parts, PARENT).get("msg_id", ""), None)
+                self._heard(channel, parts)
+        if heard:
+            self.active = now
+        if self._drained_at is not None:
+            if heard:
+                self._drained_at = now + _DRAIN
+            elif now >= self._drained_at:
+                self._end_of_messages()
+        if self.state == "starting" and self._channels.bound:
+            self._up()
+
+    def due(self, now: float) -> float | None:
+        """When, by the clock, `serve` is due at the latest."""
+        if self.state == "starting":
+            return now + START_POLL
+        return self._drained_at
+
+    def ask(self, link_id: str, channel: int, parts: Parts) -> None:
+        """Pass a client's message on to the kernel, or keep it until the kernel listens."""
+        if self.state != "running":
+            self._waiting.append((link_id, channel, parts))
+            return
+        self.active = time.monotonic()
+        if channel == SHELL:
+            header = json_part(parts, HEADER)
+            self.asked[str(header.get("msg_id"))] = str(header.get("msg_type"))
+        self._channels.send(channel, [link_id.encode(), *parts])
+
+    def is_asked(self, message_id: str) -> bool:
+        """Whether a request has not been answered yet."""
+        return message_id in self.asked or any(
+            json_part(parts, HEADER).get("msg_id") == message_id for _, _, parts in self._waiting
+        )
+
+    def tend(self, now: float) -> None:
+        """Look after what does not tell of itself: heartbeats, and the end of a process that is not our child."""
+        if self.state == "exited":
+            return
+        if not self._ours and self.process is not None and not processes.still_alive([self.process]):
+            self._ended(None)
+        elif self.state == "running" and now - self._beat_at >= HEARTBEAT:
+            answered = self._channels.answered()
+            if answered != self.responsive:
+                self.responsive = answered
+                self._changed()
+            self._channels.beat()
+            self._beat_at = now
+
+    def _up(self) -> None:
+        self._channels.open()
+        for socket in self._channels.sockets.values():
+            self._poller.register(socket, zmq.POLLIN)
+        self.state = "running"
+        self._changed()
+        waiting, self._waiting = self._waiting, []
+        for link_id, channel, parts in waiting:
+            self.ask(link_id, channel, parts)
+
+    def _end_of_messages(self) -> None:
+        self._drained_at = None
+        for socket in self._channels.sockets.values():
+            self._poller.unregister(socket)
+        self._channels.close()
+        self._drained()

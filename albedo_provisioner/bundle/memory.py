@@ -1,0 +1,55 @@
+"""Whether the system ended a process because memory ran out: told by its control group, never guessed."""
+
+from __future__ import annotations
+
+import os
+
+
+class OutOfMemoryWatch:
+    """Watches the control group of a process (Linux, cgroup v2 or v1) for kills by the system.
+
+    Where there is no such count, or it cannot be read, `killed` says no: a guess would be worse than nothing.
+
+    Args:
+        pid: the process, which must be running.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._file, self._key = _events_file(pid)
+        self._before = self._count()
+
+    def killed(self) -> bool:
+        """Whether the system has killed a process of the group since the watch began."""
+        now = self._count()
+        return self._before is not None and now is not None and now > self._before
+
+    def _count(self) -> int | None:
+        if not self._file:
+            return None
+        try:
+            with open(self._file) as file:
+                for line in file:
+                    name, _, number = line.partition(" ")
+                    if name == self._key:
+                        return int(number)
+        except (OSError, ValueError):
+            pass  # no such file (the group went with its last process), or no such format: not known
+        return None
+
+
+def _events_file(pid: int) -> tuple[str, str]:
+    try:
+        with open(f"/proc/{pid}/cgroup") as file:
+            groups = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return "", ""
+    for hierarchy, controllers, path in groups:
+        if hierarchy == "0":
+            found = f"/sys/fs/cgroup{path.rstrip('/')}/memory.events"
+        elif "memory" in controllers.split(","):
+            found = f"/sys/fs/cgroup/memory{path.rstrip('/')}/memory.oom_control"
+        else:
+            continue
+        if os.access(found, os.R_OK):
+            return found, "oom_kill"
+    return "", ""

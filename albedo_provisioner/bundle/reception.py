@@ -1,0 +1,232 @@
+"""Where clients come in: bridges that bring connections, the links they belong to, and who is away for how long."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import zmq
+
+from .client import SILENCE, Client
+from .protocol import Event, Failed, LinkLostError, Parted
+
+MOST_AWAY = 4
+"""Links without a connection that are remembered; a client that was killed never says goodbye."""
+
+
+class Reception:
+    """A keeper's clients.
+
+    Args:
+        listener: the keeper's socket, listening.
+        poller: what the keeper's loop waits on.
+        hold: bytes held for a client that is away.
+        hello: called for what to greet a client with.
+        received: called with a client and what it says (`Received` and `Attached` only).
+    """
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        poller: zmq.Poller,
+        hold: int,
+        hello: Callable[[], dict[str, Any]],
+        received: Callable[[Client, Event], None],
+    ) -> None:
+        self.ever = False
+        """Whether any client has ever come."""
+        self._listener = listener
+        self._poller = poller
+        self._hold = hold
+        self._hello = hello
+        self._received = received
+        self._arriving: dict[int, socket.socket] = {}
+        self._clients: dict[str, Client] = {}
+        self._by_descriptor: dict[int, Client] = {}
+        listener.setblocking(False)
+        poller.register(listener.fileno(), zmq.POLLIN)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(list(self._clients.values()))
+
+    def find(self, link_id: str) -> Client | None:
+        """Return the client of a link, attached or away."""
+        return self._clients.get(link_id)
+
+    @property
+    def away_since(self) -> float | None:
+        """When the last client went away; None while one is attached or none is remembered."""
+        if any(client.attached for client in self._clients.values()):
+            return None
+        return max((client.away_since for client in self._clients.values()), default=None)
+
+    @property
+    def attached(self) -> bool:
+        """Whether any client has a connection."""
+        return any(client.attached for client in self._clients.values())
+
+    @property
+    def settled(self) -> bool:
+        """Whether every client has confirmed all it was told, or cannot now."""
+        return all(client.settled for client in self._clients.values())
+
+    @property
+    def due(self) -> list[float]:
+        """When, by the clock, `flush` has something to do."""
+        return [client.ack_at for client in self._clients.values() if client.ack_at is not None]
+
+    def tell_all(self, content: dict[str, Any]) -> None:
+        """Say something to every client on the keeper's own channel."""
+        for client in self._clients.values():
+            client.tell(content)
+
+    def serve(self, ready: dict[Any, int], now: float) -> None:
+        """Take what has come, given what the poller found ready."""
+        if ready.get(self._listener.fileno()):
+            self._accept()
+        for descriptor in [d for d in ready if d in self._arriving]:
+            self._arrive(descriptor, now)
+            ready.pop(descriptor)
+        for descriptor, happened in ready.items():
+            client = self._by_descriptor.get(descriptor)
+            if client is None:
+                continue
+            # POLLHUP and POLLERR come unasked, on the output side too. A bridge never speaks: its POLLIN is its end.
+            if descriptor == client.descriptors[0] and happened & zmq.POLLIN:
+                if not client.read(now, self._taker(client, now)):
+                    self._detach(client, now)
+            elif not happened & zmq.POLLOUT:
+                self._detach(client, now)
+
+    def flush(self, now: float) -> None:
+        """Send every client what it can take."""
+        for client in list(self._clients.values()):
+            if client.attached:
+                client.tick(now)
+                self._flush(client, now)
+
+    def tend(self, now: float) -> None:
+        """Give up connections that are silent, and links that nobody comes back to."""
+        for client in list(self._clients.values()):
+            if client.attached and now - client.heard > SILENCE:
+                self._detach(client, now)
+        away = sorted((c for c in self._clients.values() if not c.attached), key=lambda c: c.away_since)
+        for client in away[:-MOST_AWAY]:
+            del self._clients[client.link_id]
+
+    def close(self, now: float) -> None:
+        """End all connections, and take no more."""
+        for client in list(self._clients.values()):
+            self._detach(client, now)
+        for bridge in self._arriving.values():
+            bridge.close()
+        self._listener.close()
+
+    # -- arriving --------------------------------------------------------------------------------------------
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                bridge, _ = self._listener.accept()
+            except (BlockingIOError, InterruptedError):
+                return
+            if _peer_uid(bridge) not in (None, os.getuid()):
+                bridge.close()
+                continue
+            bridge.setblocking(False)
+            self._arriving[bridge.fileno()] = bridge
+            self._poller.register(bridge.fileno(), zmq.POLLIN)
+
+    def _arrive(self, descriptor: int, now: float) -> None:
+        """A bridge hands over its connection."""
+        bridge = self._arriving.pop(descriptor)
+        self._poller.unregister(descriptor)
+        descriptors: list[int] = []
+        try:
+            data, descriptors, _, _ = socket.recv_fds(bridge, 1 << 16, 2)
+            offer = json.loads(data[4 : 4 + struct.unpack_from("!I", data)[0]])
+            link_id, name, fresh = str(offer["link"]), str(offer["client"]), bool(offer["fresh"])
+            greeting = offer["hello"].encode("latin-1")
+            if len(descriptors) != 2 or not link_id.isalnum() or len(link_id) > 64:
+                raise ValueError(link_id)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+            # No bridge of ours, or one that was killed on the way.
+            for leftover in descriptors:
+                os.close(leftover)
+            bridge.close()
+            return
+        client = self._clients.get(link_id)
+        if client is None:
+            client = self._clients[link_id] = Client(link_id, name, self._hold)
+        elif client.attached:
+            client.link.farewell("replaced", "a newer connection of the same client took over")
+            client.flush()
+            self._detach(client, now)
+        self.ever = True
+        client.attach(bridge, descriptors, self._hello(), now)
+        for number in (descriptors[0], bridge.fileno()):
+            self._poller.register(number, zmq.POLLIN)
+            self._by_descriptor[number] = client
+        self._by_descriptor[descriptors[1]] = client
+        if not fresh and client.link.fresh:
+            client.link.farewell("unknown", "this keeper does not know the link")
+            client.flush()
+            self._forget(client, now)
+        else:
+            client.take(greeting, now, self._taker(client, now))
+
+    # -- leaving ---------------------------------------------------------------------------------------------
+
+    def _taker(self, client: Client, now: float) -> Callable[[Event], None]:
+        def take(event: Event) -> None:
+            if isinstance(event, Parted):
+                self._forget(client, now)
+            elif isinstance(event, Failed):
+                lost = isinstance(event.error, LinkLostError)
+                client.link.farewell("unknown" if lost else "protocol", str(event.error))
+                client.flush()
+                if lost:
+                    self._forget(client, now)
+                else:
+                    self._detach(client, now)
+            else:
+                self._received(client, event)
+
+        return take
+
+    def _flush(self, client: Client, now: float) -> None:
+        was_blocked = client.blocked
+        if not client.flush():
+            self._detach(client, now)
+        elif client.blocked != was_blocked:
+            outgoing = client.descriptors[1]
+            if client.blocked:
+                self._poller.register(outgoing, zmq.POLLOUT)
+            else:
+                self._poller.unregister(outgoing)
+
+    def _detach(self, client: Client, now: float) -> None:
+        for descriptor in [d for d, owner in self._by_descriptor.items() if owner is client]:
+            del self._by_descriptor[descriptor]
+            try:
+                self._poller.unregister(descriptor)
+            except KeyError:
+                pass  # the output side is only polled while it is blocked
+        client.detach(now)
+
+    def _forget(self, client: Client, now: float) -> None:
+        self._clients.pop(client.link_id, None)
+        self._detach(client, now)
+
+
+def _peer_uid(connection: socket.socket) -> int | None:
+    """Return the account at the other end, or None where the system does not say (the directory is private anyway)."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return None
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    uid: int = struct.unpack("3i", data)[1]
+    return uid
