@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ def away_from_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
     Session-wide on purpose: hypothesis runs one test many times. End-to-end tests get fresh ones each (`workspace`).
     """
-    root = tmp_path_factory.mktemp("home")
+    root, real_home = tmp_path_factory.mktemp("home"), Path.home()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", str(root))
         patch.setenv("ALBEDO_HOME", str(root / "albedo"))
@@ -22,6 +23,10 @@ def away_from_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             patch.setenv(f"JUPYTER_{name}_DIR", str(root / f"jupyter-{name.lower()}"))
         for name in ("JUPYTER_PATH", "JUPYTER_CONFIG_PATH", "ALBEDO_SSH_CONFIG", "SSH_AUTH_SOCK"):
             patch.delenv(name, raising=False)
+        # pip looks for the person's package index in HOME.
+        for name in (".config/pip/pip.conf", ".pip/pip.conf"):
+            if (real_home / name).is_file() and "PIP_CONFIG_FILE" not in os.environ:
+                patch.setenv("PIP_CONFIG_FILE", str(real_home / name))
         yield
 
 

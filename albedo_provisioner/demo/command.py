@@ -276,7 +276,8 @@ class _Input:
                 self._waiting[0] = data[count:]
         self._loop.remove_writer(self._fd)
         self._relax()
-        if self._ending:
+        # What had been held back may have come in just now, and the end after it.
+        if self._ending and not self._waiting:
             self.close()
 
 

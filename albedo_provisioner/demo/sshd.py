@@ -14,6 +14,7 @@ import pwd
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -265,15 +266,20 @@ def ssh_config(alias: str, port: int, account: str, key: Path, known_hosts: Path
 
 def marked(root: str) -> list[int]:
     """Return the ids of all processes of the host whose directory is `root`."""
-    wanted = f"{MARK}={root}".encode()
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            # It may end between the listing and the look, or be another account's.
-            with contextlib.suppress(OSError):
-                if wanted in Path("/proc", entry, "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry))
-    return found
+    mark = f"{MARK}={root}"
+    if os.path.exists("/proc/self/environ"):
+        return [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and _carries(entry, mark)]
+    # macOS and the BSDs: ps shows the environments of one's own processes behind their command lines.
+    listing = subprocess.run(["ps", "-axEww", "-o", "pid=,command="], capture_output=True, text=True, check=False)
+    rows = [line.split(None, 1) for line in listing.stdout.splitlines()]
+    return [int(row[0]) for row in rows if len(row) == 2 and mark in row[1].split()]
+
+
+def _carries(pid: str, mark: str) -> bool:
+    try:
+        return mark.encode() in Path("/proc", pid, "environ").read_bytes().split(b"\0")
+    except OSError:  # it ended since it was listed, or is another account's
+        return False
 
 
 async def end_all(root: str, patience: float = 5.0) -> list[int]:
@@ -290,11 +296,14 @@ async def end_all(root: str, patience: float = 5.0) -> list[int]:
 
 def kill_marked(pid: int, root: str) -> None:
     """Kill `pid` if it is (still) a process of that host."""
-    # The descriptor pins the process, so that a reused id is seen before anything is sent.
     with contextlib.suppress(OSError):
+        if sys.platform != "linux":
+            os.kill(pid, signal.SIGKILL)
+            return
+        # The descriptor pins the process, so that a reused id is seen before anything is sent.
         pidfd = os.pidfd_open(pid)
         try:
-            if f"{MARK}={root}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if _carries(str(pid), f"{MARK}={root}"):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         finally:
             os.close(pidfd)
@@ -333,6 +342,8 @@ async def serve() -> None:
     if not line:
         return
     server = Server(Setup(**json.loads(line)))
+    # Ended from outside, it takes its commands with it as well: the same way out as the end of standard input.
+    loop.add_signal_handler(signal.SIGTERM, reader.feed_eof)
     try:
         _reply(await server.start())
         while line := await reader.readline():

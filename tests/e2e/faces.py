@@ -117,10 +117,9 @@ class Host:
     def leftovers(self) -> list[str]:
         """Return what would be left on the host if the test ended now, in words; bundles may stay."""
         found = [str(process) for process in self.processes()]
-        ours = self.home / ".albedo-remote"
-        for path in sorted(ours.iterdir()) if ours.is_dir() else []:
-            if path.name == "run" and path.is_dir():
-                found += [f"{each} on the host" for each in sorted(path.iterdir())]
+        for path in _entries(self.home / ".albedo-remote"):
+            if path.name == "run":
+                found += [f"{each} on the host" for each in _entries(path)]
             elif not (path.is_dir() and _BUNDLE.fullmatch(path.name)):
                 found.append(f"{path} on the host")
         return found + [f"{path} on the host" for path in sorted(self._temporary_files())]
@@ -196,7 +195,7 @@ class Real(Host):
 
     def _temporary_files(self) -> list[Path]:
         # The temporary directory is everybody's; only the account's own files count.
-        return [path for path in super()._temporary_files() if path.lstat().st_uid == self.account.uid]
+        return [path for path in super()._temporary_files() if _owner(path) == self.account.uid]
 
     def cut(self) -> int:
         return self.server.cut()
@@ -233,6 +232,20 @@ class Local(Host):
             for process in everyone()
             if process.environ.get("HOME") == home and process.pid != own and process.ppid != own
         ]
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        return sorted(directory.iterdir())
+    except FileNotFoundError:  # never made, or gone while we look
+        return []
+
+
+def _owner(path: Path) -> int | None:
+    try:
+        return path.lstat().st_uid
+    except FileNotFoundError:
+        return None
 
 
 def own_python() -> Path:
