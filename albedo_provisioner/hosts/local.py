@@ -11,7 +11,6 @@ import fcntl
 import os
 import subprocess
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import UnreachableError
@@ -57,13 +56,14 @@ class LocalTransport:
             ) from error
         channel = LocalChannel(process, receiver, *pipes)
         self._channels.add(channel)
-        channel.on_closed = self._channels.discard
+        channel.reaped.add_done_callback(lambda _: self._channels.discard(channel))
         return channel
 
     async def close(self) -> None:
-        """End all commands' processes."""
-        for channel in list(self._channels):
+        """End all commands' processes, and wait until they have ended."""
+        for channel in self._channels:
             channel.close()
+        await asyncio.gather(*(channel.reaped for channel in self._channels))
 
 
 class LocalChannel:
@@ -71,6 +71,9 @@ class LocalChannel:
 
     As with ssh, the end of the process ends its input at once, and the channel once its output has been read to
     the end.
+
+    Attributes:
+        reaped: done when the process has ended; that may be a moment after `closed`.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class LocalChannel:
         self._eof_wanted = False
         self._exit: Exit | None = None
         self._ended = False
-        self.on_closed: Callable[[LocalChannel], object] = lambda channel: None
+        self.reaped: asyncio.Future[None] = self._loop.create_future()
         # One turn later: nothing is received before `open` has returned the channel.
         self._loop.call_soon(self._update_readers)
         child.watch_exit(process, self._process_ended)
@@ -225,6 +228,7 @@ class LocalChannel:
         self.close()
 
     def _process_ended(self, returncode: int) -> None:
+        self.reaped.set_result(None)
         if returncode < 0:
             self._exit = Exit(None, signal=child.signal_name(-returncode))
         else:
@@ -244,7 +248,6 @@ class LocalChannel:
         self._close_stdin()
         for descriptor in list(self._readers):
             self._close_reader(descriptor)
-        self.on_closed(self)
 
 
 def _start(command: str) -> tuple[subprocess.Popen[bytes], tuple[int, int, int]]:

@@ -24,8 +24,9 @@ MAX_CHANNELS = 8
 # twice speed times round trip: 300 MB/s over 50 ms.
 WINDOW = 32 * 1024 * 1024
 
-# The largest packet the host may send, in bytes.
-MAX_PACKET = 128 * 1024
+# The largest packet the host may send, in bytes. OpenSSH sends mostly 32 KiB whatever is allowed; measured over 1 GB, 64 KiB
+# is the fastest here, and at 256 KiB the server itself falls to a third.
+MAX_PACKET = 64 * 1024
 
 # Writing is paused above the first and resumed below the second: bytes that the host's window has no room for.
 HIGH_WATER = 1024 * 1024
@@ -69,6 +70,7 @@ class SSHConnection:
         self._loop = asyncio.get_running_loop()
         self._connection: asyncssh.SSHClientConnection | None = None
         self._error: Exception | None = None
+        self._lost_early: Exception | None = None
         self._channels: set[SSHChannel] = set()
         self._idle: asyncio.TimerHandle | None = None
         self._connecting = self._loop.create_task(self._connect())
@@ -173,12 +175,16 @@ class SSHConnection:
         except BaseException as error:
             self._end(error if isinstance(error, Exception) else ConnectionError("connecting was given up"))
             raise
-        if self._error is not None:
-            # Closed by somebody in the very moment it was made.
-            self._connection.abort()
+        if self._lost_early is not None:
+            self._end(self._lost_early)
 
     def _lost(self, error: Exception | None) -> None:
-        self._end(error or ConnectionError(f"{self.attempt.host} closed the connection"))
+        error = error or ConnectionError(f"{self.attempt.host} closed the connection")
+        if self._connection is None:
+            # Told for a failed connect as well, and that raises an error of its own, which knows more.
+            self._lost_early = error
+        else:
+            self._end(error)
 
     def _end(self, error: Exception) -> None:
         if self._error is None:
