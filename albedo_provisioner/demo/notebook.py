@@ -32,7 +32,7 @@ CELLS = (
     "x = sum(n * n for n in range(10))\nx",
     "from IPython.display import HTML, SVG, display\n"
     'display(HTML(f"<table><tr><th>x</th><td>{x}</td></tr></table>"))\n'
-    'display(SVG(\'<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle cx="4" cy="4" r="4"/></svg>\'))',
+    'display(SVG(\'<svg xmlns="http://www.w3.org/2000/svg"><circle r="9"/></svg>\'))',
     # 4.5 s in all, and each line says when it was printed, so that those of the cut can be told from the others.
     "import time\n"
     f"for n in range(1, {LINES + 1}):\n"
@@ -114,7 +114,7 @@ class Notebook:
         """Compare where the first cell ran with where it was to run."""
         node, *found = [*self.text(WHERE).splitlines(), "", "", ""][:4]
         if found == [folder, home, str(pid)]:
-            return Finding(f"ran on {node} in ~{folder.removeprefix(home)} of home {home}", True)
+            return Finding(f"ran on {node} in ~{folder.removeprefix(home)}, home {home}", True)
         return Finding(f"ran in {found[0]} with home {found[1]} and pid {found[2]}, not in {folder} as {pid}", False)
 
     def state(self) -> Finding:
@@ -159,8 +159,8 @@ def complete(lines: Sequence[tuple[int, float]], since: float, until: float) -> 
         return Finding(f"{LINES} of {LINES} lines came, but not in order", False)
     during = sum(since < when < until for _, when in lines)
     if not during:
-        return Finding("no line was printed while the link was down, so that nothing was shown", False)
-    return Finding(f"{LINES} of {LINES} lines, in order, each once; {during} printed while the link was down", True)
+        return Finding("no line was printed during the cut, so that nothing was shown", False)
+    return Finding(f"{LINES} of {LINES} lines, in order, each once; {during} printed during the cut", True)
 
 
 def _ranges(numbers: Sequence[int]) -> str:
