@@ -69,7 +69,17 @@ class KernelStartError(HostError):
 
 
 class KernelGoneError(AlbedoError):
-    """The kernel does not exist any more; the message says why where that is known."""
+    """The kernel does not exist any more; the message says why where that is known.
+
+    Attributes:
+        boot_id: the boot id of the host that said so; empty where it has none or did not say.
+        node: that host's own name.
+    """
+
+    def __init__(self, message: str, boot_id: str = "", node: str = "") -> None:
+        super().__init__(message)
+        self.boot_id = boot_id
+        self.node = node
 
 
 class LinkAwayError(AlbedoError):

@@ -17,63 +17,82 @@ from . import processes, rundir
 from .entry import missing
 from .spawn import folder_path, spawn
 
+TYPE_CHECKING = False  # not from typing: see processes.py
+if TYPE_CHECKING:
+    from .keeper import Keeper
+
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def main(path: str, request: dict[str, Any], listener: socket.socket, told: int) -> NoReturn:
-    """Become the keeper of a new kernel; never returns.
+def main(
+    path: str, request: dict[str, Any], listener: socket.socket, told: int, adopted: dict[str, Any] | None
+) -> NoReturn:
+    """Become the keeper of a kernel; never returns.
+
+    A keeper that fails once it has begun leaves its kernel running: the next contact has it adopted.
 
     Args:
         path: the run directory, which is the current directory.
-        request: the start request.
+        request: the start request; for an adopted kernel, the attach request with the kernel's settings.
         listener: the keeper's socket, listening.
         told: a pipe on which to say, once, `{}` or why there will be no keeper.
+        adopted: the record of the running kernel to take charge of; None to start one.
     """
     status = 1
     try:
-        status = _run(path, request, listener, told)
+        keeper = _begin(path, request, listener, adopted)
+        if isinstance(keeper, dict):
+            _undo(path, request["kernel_id"], adopted)
+            os.write(told, json.dumps(keeper).encode())
+        else:
+            os.write(told, b"{}")
+            os.close(told)
+            told = -1
+            keeper.run()
+            status = 0
     except BaseException as error:  # noqa: BLE001 - whatever it was, the client has to hear of it
         import traceback
 
         traceback.print_exc()
-        answer = json.dumps({"error": "keeper", "detail": f"{type(error).__name__}: {error}"}).encode()
-        try:
-            os.write(told, answer)
-        except OSError:
-            pass  # it was told already, and is closed
-        _end_kernel(request["kernel_id"])
-        rundir.remove(path)
+        if told >= 0:
+            _undo(path, request["kernel_id"], adopted)
+            os.write(told, json.dumps({"error": "keeper", "detail": f"{type(error).__name__}: {error}"}).encode())
     finally:
         os._exit(status)  # not back into the bridge's code, which we are a copy of
 
 
-def _run(path: str, request: dict[str, Any], listener: socket.socket, told: int) -> int:
+def _begin(
+    path: str, request: dict[str, Any], listener: socket.socket, adopted: dict[str, Any] | None
+) -> Keeper | dict[str, Any]:
+    """Return a keeper with its kernel, or why there is none."""
     os.setsid()
     subreaper = _become_subreaper()
     _leave_connection(path)
     wake = _wake_on_signals()
-    answer: dict[str, Any] = {}
-    try:
-        pid = spawn(path, request["kernel_id"], request["kernel"])
-    except OSError as error:
-        answer = {"error": "spawn", "argv": request["kernel"]["argv"], "detail": error.strerror or str(error)}
-    lacking = missing(["zmq", *request["needs"]])
+    pid = 0
+    if adopted is None:
+        try:
+            pid = spawn(path, request["kernel_id"], request["kernel"])
+        except OSError as error:
+            return {"error": "spawn", "argv": request["kernel"]["argv"], "detail": error.strerror or str(error)}
+    lacking = missing(["zmq", *request.get("needs", ())])
     if lacking:
-        answer = {"error": "packages", "lacking": lacking, "python": sys.executable}
-    if answer:
-        _end_kernel(request["kernel_id"])
-        rundir.remove(path)
-        os.write(told, json.dumps(answer).encode())
-        return 0
+        return {"error": "packages", "lacking": lacking, "python": sys.executable}
     from .keeper import Keeper
 
     keeper = Keeper(path, request, listener, wake, subreaper)
-    keeper.kernel.spawned(pid, folder_path(request["kernel"]["cwd"]))
-    os.write(told, b"{}")
-    os.close(told)
-    keeper.run()
-    return 0
+    if adopted is None:
+        keeper.kernel.spawned(pid, folder_path(request["kernel"]["cwd"]))
+    elif not keeper.kernel.adopt(adopted):
+        return {"error": "keeper", "detail": "the kernel ended while it was being adopted"}
+    return keeper
+
+
+def _undo(path: str, kernel_id: str, adopted: dict[str, Any] | None) -> None:
+    if adopted is None:
+        _end_kernel(kernel_id)
+        rundir.remove(path)
 
 
 def _end_kernel(kernel_id: str) -> None:

@@ -63,7 +63,17 @@ class Keeper:
         self._wake = wake
         self._poller = zmq.Poller()
         self._poller.register(wake, zmq.POLLIN)
-        self.kernel = Kernel(path, self.kernel_id, self._poller, self._heard, self._changed, self._drained)
+        settings = {name: request.get(name) for name in ("grace", "hold", "journal_cells", "journal_bytes", "notebook")}
+        self.kernel = Kernel(
+            path,
+            self.kernel_id,
+            str(request.get("notebook") or ""),
+            settings,
+            self._poller,
+            self._heard,
+            self._changed,
+            self._drained,
+        )
         self.clients = Reception(listener, self._poller, int(request.get("hold") or HOLD), self._hello, self._received)
         self.journal = Journal(
             int(request.get("journal_cells") or MOST_CELLS), int(request.get("journal_bytes") or MOST_BYTES)

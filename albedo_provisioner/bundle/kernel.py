@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from . import processes, rundir
 from .channels import KernelChannels
 from .memory import OutOfMemoryWatch
 from .messages import HEADER, PARENT, json_part
-from .spawn import last_words, spawn
+from .spawn import boot_id, last_words, spawn
 from .wire import CONTROL, IOPUB, SHELL, STDIN
 
 START_POLL = 0.004
@@ -28,6 +27,7 @@ _TURN = {CONTROL: 1 << 30, SHELL: 1 << 30, STDIN: 1 << 30, IOPUB: 4 << 20}
 floods, and an interrupt's answer must not wait for it."""
 
 _DRAIN = 0.02
+_LOOK = 1.0
 
 Parts = list[bytes | memoryview]
 
@@ -38,6 +38,8 @@ class Kernel:
     Args:
         path: the run directory, which is the current directory.
         kernel_id: the kernel's id.
+        notebook: the notebook it is for, for people; may be empty.
+        settings: what a keeper that adopts it has to know.
         poller: what the keeper's loop waits on; the channels are added to it.
         heard: called with a channel and the parts of each message that the kernel sends. On all channels but iopub
             the first part is the id of the link that it is for.
@@ -49,6 +51,8 @@ class Kernel:
         self,
         path: str,
         kernel_id: str,
+        notebook: str,
+        settings: dict[str, Any],
         poller: zmq.Poller,
         heard: Callable[[int, list[bytes]], None],
         changed: Callable[[], None],
@@ -66,6 +70,8 @@ class Kernel:
         """Requests on shell without a reply, oldest first: message type by message id."""
         self.responsive = True
         self._path = path
+        self._notebook = notebook
+        self._settings = settings
         self._poller = poller
         self._heard = heard
         self._changed = changed
@@ -78,6 +84,7 @@ class Kernel:
         self._waiting: list[tuple[str, int, Parts]] = []  # asked of a kernel that does not listen yet
         self._drained_at: float | None = None
         self._beat_at = 0.0
+        self._looked_at = 0.0
         self._ours = True  # whether it is our child, so that we are told how it ended
         self._memory: OutOfMemoryWatch | None = None
 
@@ -112,9 +119,17 @@ class Kernel:
         self.exit = None
         self.responsive = True
         self._memory = OutOfMemoryWatch(pid)
-        record = {"pid": pid, "start": process[1] if process else 0, "folder": folder, "started": started}
-        with os.fdopen(rundir.private_file(os.path.join(self._path, rundir.RECORD)), "w") as file:
-            json.dump(record, file)
+        record = {
+            "pid": pid,
+            "start": process[1] if process else 0,
+            "folder": folder,
+            "started": started,
+            "boot_id": boot_id(),
+            "node": os.uname().nodename,
+            "notebook": self._notebook,
+            "settings": self._settings,
+        }
+        rundir.write_record(self._path, record)
 
     def facts(self) -> dict[str, Any]:
         """Return what clients are told about the kernel."""
@@ -163,11 +178,21 @@ class Kernel:
                 self._end_of_messages()
         if self.state == "starting" and self._channels.bound:
             self._up()
+        elif self.state == "running" and not self._ours and now - self._looked_at >= _LOOK:
+            self._look(now)
+
+    def _look(self, now: float) -> None:
+        """See whether a process that is not our child, so that nobody tells us of its end, is still there."""
+        self._looked_at = now
+        if self.process is not None and not processes.still_alive([self.process]):
+            self._ended(None)
 
     def due(self, now: float) -> float | None:
         """When, by the clock, `serve` is due at the latest."""
         if self.state == "starting":
             return now + START_POLL
+        if self.state == "running" and not self._ours:
+            return self._looked_at + _LOOK
         return self._drained_at
 
     def ask(self, link_id: str, channel: int, parts: Parts) -> None:
@@ -188,12 +213,10 @@ class Kernel:
         )
 
     def tend(self, now: float) -> None:
-        """Look after what does not tell of itself: heartbeats, and the end of a process that is not our child."""
-        if self.state == "exited":
-            return
-        if not self._ours and self.process is not None and not processes.still_alive([self.process]):
-            self._ended(None)
-        elif self.state == "running" and now - self._beat_at >= HEARTBEAT:
+        """Look after what does not tell of itself: whether the kernel answers, or is there at all."""
+        if not self._ours and self.state != "exited":
+            self._look(now)
+        if self.state == "running" and now - self._beat_at >= HEARTBEAT:
             answered = self._channels.answered()
             if answered != self.responsive:
                 self.responsive = answered

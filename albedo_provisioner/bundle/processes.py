@@ -125,6 +125,17 @@ def identify(pid: int) -> Identity | None:
     return None if process is None else process.identity
 
 
+def resident_bytes(pid: int) -> int | None:
+    """Bytes of memory that a process has resident, or None where that is not to be had."""
+    if not HAS_PROC:
+        return None
+    try:
+        pages = int(_read_file(f"/proc/{pid}/statm").split()[1])
+    except (OSError, IndexError, ValueError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
 def still_alive(identities: Iterable[Identity]) -> set[Identity]:
     """Those of the given processes that still run; far cheaper than `snapshot` for a few."""
     if HAS_PROC:

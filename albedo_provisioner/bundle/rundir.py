@@ -6,14 +6,18 @@ by its mode, never by the umask, because the kernel inherits the umask and must 
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import socket
+from typing import Any
 
 SOCKET = "keeper"
 LOG = "kernel.log"
 KEEPER_LOG = "keeper.log"
 CONNECTION = "connection.json"
 RECORD = "kernel.json"
+LOCK = "lock"
 _SHORT = "short"
 
 # A unix socket's path has about 104 bytes (108 on Linux, 104 on macOS and the BSDs); the longest name that is added
@@ -83,6 +87,47 @@ def socket_base(path: str) -> str:
 def private_file(path: str) -> int:
     """Open a fresh file that only we can read, for writing, and return its descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def write_record(path: str, record: dict[str, Any]) -> None:
+    """Write down what a kernel is, for a keeper that may have to adopt it and for whoever lists kernels."""
+    fresh = os.path.join(path, RECORD + ".new")
+    with os.fdopen(private_file(fresh), "w") as file:
+        json.dump(record, file)
+    os.rename(fresh, os.path.join(path, RECORD))
+
+
+def read_record(path: str) -> dict[str, Any] | None:
+    """Return what `write_record` wrote, or None when there is nothing (that can be read)."""
+    try:
+        with open(os.path.join(path, RECORD)) as file:
+            record = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return record if isinstance(record, dict) else None
+
+
+def kernel_ids() -> list[str]:
+    """Return the ids of all kernels that have a run directory."""
+    try:
+        return sorted(name for name in os.listdir(root()) if _ID.fullmatch(name))
+    except FileNotFoundError:
+        return []
+
+
+def keeper_lives(kernel_id: str) -> bool:
+    """Whether a keeper listens in a kernel's run directory. Uses the current directory for a moment."""
+    before = os.open(".", os.O_RDONLY)
+    try:
+        os.chdir(path_of(kernel_id))  # so that the socket's name is short, however long the path is
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.connect(SOCKET)
+        return True
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
+        return False
+    finally:
+        os.chdir(before)
+        os.close(before)
 
 
 def remove(path: str) -> None:

@@ -50,7 +50,11 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     if kind == "exists":
         return KernelStartError(host, f"A kernel with the id {report['kernel_id']} is already on {host}.")
     if kind == "gone":
-        return KernelGoneError(f"There is no keeper for this kernel on {host} any more.")
+        return KernelGoneError(
+            f"{host} has this kernel no more: neither it nor its keeper is there.",
+            str(report.get("boot_id") or ""),
+            str(report.get("node") or ""),
+        )
     return KernelStartError(host, f"The kernel's keeper could not be started on {host}: {detail or kind}.", detail)
 
 

@@ -68,7 +68,7 @@ class LinkOwner(Protocol):
         """Take the step that the link is in: connecting, staging, starting, attached, reattaching, ended."""
 
     def forgotten(self) -> None:
-        """Note that messages may be missing: the keeper did not know the link any more, and a new one was made."""
+        """Note that messages may be missing: the keeper did not know the link any more, and it begins anew."""
 
     def gone(self, error: KernelGoneError) -> None:
         """Note that the host answered and has no keeper for this kernel. The link has ended."""
@@ -99,6 +99,7 @@ class KernelLink:
         self._owner = owner
         self._link = Link(HOLD)
         self._link_id = uuid.uuid4().hex
+        self._node = ""  # the machine behind the host's name that the kernel runs on
         self._visit: Visit | None = None
         self._greeted: asyncio.Future[None] | None = None
         self._broken = asyncio.Event()
@@ -275,6 +276,7 @@ class KernelLink:
             else:
                 self._owner.received(event.channel, event.parts)
         elif isinstance(event, Attached):
+            self._node = str(event.hello.get("node") or "")
             self._owner.greeted(event.hello)
             if self._greeted is not None and not self._greeted.done():
                 self._greeted.set_result(None)
@@ -296,7 +298,14 @@ class KernelLink:
             log.info("%s: first visit of this version, %d bytes are copied", self._transport.host, size)
             self._owner.stepped("staging")
         elif "error" in report and self._greeted is not None and not self._greeted.done():
-            self._greeted.set_exception(refused(self._transport.host, report, self._python))
+            error = refused(self._transport.host, report, self._python)
+            if isinstance(error, KernelGoneError) and self._node and error.node != self._node:
+                # A name that stands for several machines: this login landed on one that cannot know the kernel.
+                error = UnreachableError(
+                    self._transport.host,
+                    f"{self._transport.host} led to {error.node} this time, and the kernel runs on {self._node}.",
+                )
+            self._greeted.set_exception(error)
 
     def _take_from_keeper(self, content: dict[str, Any]) -> None:
         answer = self._calls.get(content.get("id", 0))
@@ -346,9 +355,11 @@ class KernelLink:
         visit.close()
 
     def _forget(self) -> None:
-        """The keeper does not know this link: go on with a new one, and say that messages may be missing."""
+        """The keeper does not know this link: begin anew, and say that messages may be missing.
+
+        The link's name stays: by it, the kernel's answers to what was asked before still find their way here.
+        """
         self._link = Link(HOLD)
-        self._link_id = uuid.uuid4().hex
         self._fail_calls(LinkAwayError(f"{self._transport.host} lost this request together with its keeper's memory."))
         self._owner.forgotten()
 

@@ -54,6 +54,7 @@ class Relay:
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
+        self._probes: dict[str, set[str]] = {}  # by the probe's message id: what had been asked before it
         loop = asyncio.get_running_loop()
         for channel in (SHELL, CONTROL, STDIN, IOPUB, HEARTBEAT):
             socket = _shared_context().socket(zmq.XPUB if channel == IOPUB else zmq.ROUTER)
@@ -105,7 +106,11 @@ class Relay:
     def deliver(self, channel: int, parts: Sequence[Buffer]) -> None:
         """Hand a message of the kernel to the clients that it is for."""
         if channel == SHELL:
-            self._asked.pop(json_part(parts, PARENT).get("msg_id", ""), None)
+            message_id = json_part(parts, PARENT).get("msg_id", "")
+            self._asked.pop(message_id, None)
+            if message_id in self._probes:
+                self._probed(self._probes.pop(message_id))
+                return
         socket = self._sockets.get(channel)
         if socket is not None:
             socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
@@ -122,14 +127,29 @@ class Relay:
         """Publish a line on stderr as part of a cell's output; `parent` is the header of the cell's request."""
         self._say(IOPUB, [b"stream.stderr"], "stream", {"name": "stderr", "text": text}, parent)
 
-    def give_up(self, why: str | None) -> None:
+    def probe(self) -> None:
+        """Replies may have been lost: ask the kernel something, and when that is answered give up on what came before.
+
+        Kernels answer shell requests in order, so a reply that is not here by then will never come.
+        """
+        message = self._session.msg("kernel_info_request", {})
+        self._probes[message["header"]["msg_id"]] = set(self._asked)
+        self._send(SHELL, self._session.serialize(message, [b"albedo-probe"]))
+
+    def _probed(self, asked_before: set[str]) -> None:
+        self.give_up(
+            "The reply was lost with the kernel's keeper; the kernel itself lives and has its state.", asked_before
+        )
+
+    def give_up(self, why: str | None, only: set[str] | None = None) -> None:
         """There will be no more replies: have no client wait for one.
 
         Args:
             why: what the running cells are told, on stderr and in their reply; None tells them nothing.
+            only: ids of the requests to give up; None for all.
         """
-        asked, self._asked = self._asked, {}
-        for identities, header in asked.values():
+        for message_id in [known for known in self._asked if only is None or known in only]:
+            identities, header = self._asked.pop(message_id)
             if why is None or header.get("msg_type") != "execute_request":
                 continue
             self.tell(header, why + "\n")

@@ -91,6 +91,7 @@ class RemoteKernel:
         self.folder = request.location.path
         """The kernel's folder, an absolute path on its host once that has been asked."""
         self.keeper: str | None = None
+        self._boot_id = ""  # of the host's run in which the kernel was started
         self._words = ""  # what the kernel printed at its end
         self._finishing: asyncio.Task[dict[str, Any]] | None = None
         self._expected = False  # whether its end was asked for
@@ -328,6 +329,7 @@ class RemoteKernel:
     def greeted(self, hello: dict[str, Any]) -> None:
         """Take the keeper's greeting."""
         self.keeper = hello.get("keeper")
+        self._boot_id = str(hello.get("boot_id") or "")
         self._set_facts(hello["kernel"])
 
     def stepped(self, step: str) -> None:
@@ -345,13 +347,18 @@ class RemoteKernel:
             self._set_facts(event["kernel"])
 
     def forgotten(self) -> None:
-        """Tell the running cells that something may be missing."""
+        """Tell the running cells that something may be missing, and find out which of them still run."""
         for header in self._relay.running:
-            self._relay.tell(header, f"[albedo] {self.host} lost the link's memory: output may be missing here.\n")
+            self._relay.tell(
+                header, f"[albedo] The kernel's keeper on {self.host} was killed: output may be missing here.\n"
+            )
+        self._relay.probe()
 
     def gone(self, error: KernelGoneError) -> None:
-        """The host has no keeper for this kernel."""
+        """The host is there, and the kernel is not."""
         self.cause = str(error)
+        if error.boot_id and self._boot_id and error.boot_id != self._boot_id:
+            self.cause = f"The kernel is gone: {self.host} was restarted."
         self._set_state("exited")
         self._relay.give_up(None if self._expected else self.cause)
 
@@ -362,7 +369,7 @@ class RemoteKernel:
         if exit_:
             self.exit_code = exit_["code"]
             self._words = exit_.get("words", "")
-            self.cause = f"The kernel on {self.host} {_how(exit_['code'])}."
+            self.cause = f"The kernel on {self.host} {_how(exit_)}."
         else:
             self.exit_code, self.cause = None, None
         self._set_state(kernel["state"])
@@ -387,12 +394,17 @@ class RemoteKernel:
         )
 
 
-def _how(code: int | None) -> str:
+def _how(exit_: dict[str, Any]) -> str:
+    """Return how a kernel ended, in words that follow "The kernel on HOST"."""
+    code = exit_["code"]
+    if exit_.get("out_of_memory"):
+        return "was killed by the system because memory ran out there"
     if code is None:
-        return "ended"
-    if code < 0:
-        try:
-            return f"was ended by {signal.Signals(-code).name}"
-        except ValueError:
-            return f"was ended by signal {-code}"
-    return f"ended by itself with exit status {code}"
+        return "has ended; its keeper was killed before, so how is not known"
+    if code >= 0:
+        return f"ended by itself with exit status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name}"

@@ -1,0 +1,119 @@
+"""Handing a connection to a keeper, and making the keeper when there is none.
+
+The process that the loader started ends up as a bridge: it passes its standard input and output to the keeper over the
+keeper's socket and then only waits for that socket to close, so that sshd sees a running command for as long as the
+keeper uses the connection. Killing it closes the connection and hurts nothing else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import struct
+from typing import Any
+
+from . import rundir
+from .entry import fail, folder, sweep_up
+from .spawn import boot_id, last_words
+
+_NO_KEEPER = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
+
+
+def start(request: dict[str, Any]) -> None:
+    """Make a keeper with its kernel, and become a bridge to it."""
+    folder(request["kernel"]["cwd"])
+    kernel_id = request["kernel_id"]
+    try:
+        if rundir.keeper_lives(kernel_id):
+            fail("exists", kernel_id=kernel_id)
+        sweep_up(kernel_id)
+        path = rundir.create(kernel_id)
+    except OSError as error:
+        fail("staging", detail=error.strerror or str(error), path=error.filename or rundir.root())
+    os.chdir(path)  # so that the socket's name is short, however long the path is
+    _make_keeper(path, request, None)
+    attach(request)
+
+
+def attach(request: dict[str, Any]) -> None:
+    """Hand this connection to a kernel's keeper and wait until the keeper is done with it.
+
+    Where the keeper was killed and its kernel runs on, a new keeper adopts the kernel first.
+    """
+    path = rundir.path_of(request["kernel_id"])
+    try:
+        os.chdir(path)
+        connection = _connect_or_adopt(path, request)
+    except _NO_KEEPER:
+        fail("gone", boot_id=boot_id(), node=os.uname().nodename, detail=last_words(path))
+    except OSError as error:
+        fail("keeper", detail=error.strerror or str(error))
+    offer = json.dumps({name: request[name] for name in ("link", "client", "fresh", "hello")}).encode()
+    socket.send_fds(connection, [struct.pack("!I", len(offer)) + offer], [0, 1])
+    wait(connection)
+
+
+def _connect() -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(rundir.SOCKET)
+    return connection
+
+
+def _connect_or_adopt(path: str, request: dict[str, Any]) -> socket.socket:
+    try:
+        return _connect()
+    except _NO_KEEPER:
+        record = rundir.read_record(path)
+        if record is None:
+            raise
+    lock = os.open(rundir.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # two clients that come at once must not make two keepers
+        try:
+            return _connect()
+        except _NO_KEEPER:
+            from . import processes
+
+            if not processes.still_alive([(int(record["pid"]), int(record["start"]))]):
+                raise
+            if os.path.lexists(rundir.SOCKET):
+                os.unlink(rundir.SOCKET)
+            _make_keeper(path, {**request, **record.get("settings", {})}, record)
+        return _connect()
+    finally:
+        os.close(lock)
+
+
+def _make_keeper(path: str, request: dict[str, Any], adopted: dict[str, Any] | None) -> None:
+    """Fork a keeper and wait until it is ready, or fail with its reason."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(rundir.SOCKET)
+    listener.listen(16)
+    ready, told = os.pipe()
+    if os.fork() == 0:
+        os.close(ready)
+        from . import daemon
+
+        daemon.main(path, request, listener, told, adopted)
+    listener.close()
+    os.close(told)
+    with os.fdopen(ready, "rb") as pipe:
+        answer = json.loads(pipe.read() or b'{"error": "keeper", "detail": "it ended at once"}')
+    if "error" in answer:
+        fail(**answer)
+
+
+def wait(connection: socket.socket) -> None:
+    """Stay until the keeper closes its end, holding as little as can be."""
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (1, 2):
+        os.dup2(null, descriptor)
+    os.dup2(connection.fileno(), 0)
+    os.chdir("/")
+    for program in ("/bin/cat", "/usr/bin/cat"):
+        if os.access(program, os.X_OK):
+            os.execv(program, ["cat"])  # a twentieth of an interpreter's memory, for as long as the connection lasts
+    while os.read(0, 4096):
+        pass
