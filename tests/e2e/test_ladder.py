@@ -105,11 +105,11 @@ class Keeper:
         return [p for p in psutil.Process(self.process.pid).children(recursive=True) if lives(p)]
 
     def close(self) -> None:
-        for process in [*self.left(), *self.seen.values()]:
-            if lives(process):
-                process.kill()  # psutil checks the start time
-        self.process.kill()
-        self.process.communicate()
+        with self.process:  # closes the pipes and waits for it alone: whatever escaped still holds their other ends
+            for process in [*self.left(), *self.seen.values()]:
+                if process.is_running():
+                    process.kill()  # psutil checks the start time
+            self.process.kill()
 
 
 def lives(process: psutil.Process) -> bool:
@@ -374,6 +374,34 @@ def test_the_caller_its_ancestors_and_init_are_never_members(monkeypatch: pytest
     assert not found & {1, os.getpid(), os.getppid()}
     assert processes.signal_process(table[1].identity, 0) is False
     assert processes.signal_process(table[os.getpid()].identity, 0) is False
+
+
+def test_a_session_that_a_member_was_born_into_is_not_the_familys() -> None:
+    """A table of our own making: a user's shell in whose session the kernel runs beside a neighbour."""
+    shell, kernel, neighbour = stuck(9001, 1, "S"), stuck(9002, 9001, "S"), stuck(9003, 9001, "S")
+    for process in (kernel, neighbour):
+        process.sid = process.pgid = 9001
+    table = {process.pid: process for process in (shell, kernel, neighbour)}
+    assert [p.pid for p in processes.family(table, [kernel.identity]).ours] == [9002]
+    assert [p.pid for p in processes.family(table, [shell.identity]).ours] == [9001, 9002, 9003]
+
+
+def test_who_shares_only_the_callers_own_session_is_no_member() -> None:
+    """As above, but the session is the caller's, whose leader has ended."""
+    kernel, neighbour = stuck(9002, 1, "S"), stuck(9003, 1, "S")
+    for process in (kernel, neighbour):
+        process.sid, process.pgid = os.getsid(0), os.getpgid(0)
+    table = {process.pid: process for process in (kernel, neighbour)}
+    assert [p.pid for p in processes.family(table, [kernel.identity]).ours] == [9002]
+
+
+def test_members_of_a_session_that_the_kernel_made_are_found_without_it() -> None:
+    """Orphans beside a job that is still known, where there is no subreaper: the leader of their session has ended."""
+    job, orphan = stuck(9002, 1, "S"), stuck(9003, 1, "S")
+    for process in (job, orphan):
+        process.sid = 9001
+    table = {process.pid: process for process in (job, orphan)}
+    assert [p.pid for p in processes.family(table, [job.identity]).ours] == [9002, 9003]
 
 
 def test_helpers_of_the_keeper_can_be_left_out(sleeper: Callable[..., subprocess.Popen[bytes]]) -> None:
