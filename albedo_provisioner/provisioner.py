@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import posixpath
+import sys
+import time
 from typing import Any, cast
 
 import traitlets
 from jupyter_client.connect import KernelConnectionInfo
 from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
-from .errors import AlbedoError, ConfigError, LinkAwayError
+from .errors import AlbedoError, ConfigError, KernelGoneError, LinkAwayError
 from .hosts import io_thread
 from .kernels.endpoints import Endpoints
+from .kernels.records import KernelRecords
 from .kernels.remote import KernelRequest, RemoteKernel
 from .location import Location
 
@@ -65,7 +68,12 @@ class AlbedoProvisioner(KernelProvisionerBase):
     ).tag(config=True)
     reattach = traitlets.Bool(
         True,
-        help="Whether a notebook may find its earlier kernel again. Reserved: it has no effect in this version.",
+        help="Whether a notebook whose server was killed finds its kernel again, variables and all, at the next start.",
+    ).tag(config=True)
+    on_server_exit = traitlets.Enum(
+        ["end", "keep"],
+        "end",
+        help="What becomes of the kernel when the Jupyter Server is stopped: it ends, or it is kept to be found again.",
     ).tag(config=True)
     endpoints = traitlets.Enum(
         ["auto", "ipc", "tcp"],
@@ -105,17 +113,19 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 "such as gpu:~/project."
             )
         manager: Any = self.parent
+        given = _given_by_caller(kwargs.pop("env", None))
         session = manager.session
         self._request = KernelRequest(
             location=Location.parse(self.location).expanded(),
             key=session.key,
             signature_scheme=session.signature_scheme,
             python=self.python,
-            env={**_given_by_caller(kwargs.pop("env", None)), **self.kernel_spec.env, **self.env},
+            env={**given, **self.kernel_spec.env, **self.env},
             arguments=tuple(kwargs.pop("extra_arguments", ())),
             kernel_name=getattr(manager, "kernel_name", ""),
             grace=self.grace,
             hold=self.hold,
+            notebook=given.get("JPY_SESSION_NAME", "").replace("$$", "$"),
         )
         # The command is made up on the host, and the local environment stays here. What is left is not for us.
         return {"cmd": []}
@@ -138,16 +148,35 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 self.log.warning("%s Starting a new one.", error)
                 await io_thread.run(kernel.leave())
                 kernel = self._kernel = None
+        elif self.reattach and self._request.notebook:
+            self._kernel = kernel = await io_thread.run(self._find_again(self._request))
         if kernel is None:
             self._kernel = await io_thread.run(self._start(self._request))
         self._waited = False
         return await self._connect()
 
-    async def _start(self, request: KernelRequest) -> RemoteKernel:
-        def told(step: str) -> None:
-            self.log.info("Kernel %s on %s: %s", self.kernel_id, self.location, step)
+    def _told(self, step: str) -> None:
+        self.log.info("Kernel %s on %s: %s", self.kernel_id, self.location, step)
 
-        return await RemoteKernel.start(request, self._endpoints(), told, self.kernel_id or None)
+    async def _start(self, request: KernelRequest) -> RemoteKernel:
+        return await RemoteKernel.start(request, self._endpoints(), self._told, self.kernel_id or None)
+
+    async def _find_again(self, request: KernelRequest) -> RemoteKernel | None:
+        """Take up the notebook's kernel of an earlier server that was killed, if there is one that lives."""
+        while (record := KernelRecords().claim(request.location, request.notebook)) is not None:
+            earlier = KernelRequest.from_dict(record.request)
+            try:
+                kernel = await RemoteKernel.attach(earlier, self._endpoints(), record.kernel_id, self._told)
+            except KernelGoneError:
+                continue  # it ended meanwhile, and is off the records now
+            self.log.info("Notebook %s goes on with its kernel %s", request.notebook, record.kernel_id)
+            kernel.say_at_next_cell(
+                f"[albedo] This notebook goes on with the kernel that ran for it on {kernel.host} since "
+                f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(record.started))}: its variables are there. "
+                "Restart the kernel for an empty one."
+            )
+            return kernel
+        return None
 
     def _endpoints(self) -> Endpoints:
         policy = str(getattr(self.parent, "transport_encryption", "disabled"))
@@ -186,11 +215,20 @@ class AlbedoProvisioner(KernelProvisionerBase):
         Raises:
             AlbedoError: it could not be confirmed.
         """
-        if self._kernel is None or self._kernel.poll() is not None:
+        if self._kernel is None or self._kernel.poll() is not None or signum == 0:
             return
-        if signum == 0:
-            return
-        await io_thread.run(self._kernel.signal(signum, SIGNAL_TIMEOUT))
+        if self.on_server_exit == "keep" and _server_is_stopping():
+            # The first thing that a stopping server does to a kernel is to interrupt it.
+            await self._keep()
+        else:
+            await io_thread.run(self._kernel.signal(signum, SIGNAL_TIMEOUT))
+
+    async def _keep(self) -> None:
+        """Let go of the kernel: it stays on its host, for its notebook to find again."""
+        kernel, self._kernel = self._kernel, None
+        if kernel is not None:
+            await io_thread.run(kernel.leave())
+            self.log.info("Kernel %s is kept on %s.", self.kernel_id, kernel.host)
 
     async def terminate(self, restart: bool = False) -> None:
         """Have the kernel's whole process tree end: TERM, then KILL for what does not obey."""
@@ -272,16 +310,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             connection = dict(info["connection_info"])
             connection["key"] = request.key.decode()
             info["connection_info"] = connection
-            info["albedo"] = {
-                "location": str(request.location),
-                "python": request.python,
-                "env": request.env,
-                "arguments": list(request.arguments),
-                "kernel_name": request.kernel_name,
-                "grace": request.grace,
-                "hold": request.hold,
-                "kernel_id": self._kernel.kernel_id,
-            }
+            info["albedo"] = {"kernel_id": self._kernel.kernel_id, "request": request.to_dict()}
         return info
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
@@ -293,26 +322,23 @@ class AlbedoProvisioner(KernelProvisionerBase):
         """
         await super().load_provisioner_info(provisioner_info)
         known = provisioner_info["albedo"]
-        connection = provisioner_info["connection_info"]
-        self.location = known["location"]
-        self._request = KernelRequest(
-            location=Location.parse(known["location"]),
-            key=connection["key"].encode(),
-            signature_scheme=connection["signature_scheme"],
-            python=known["python"],
-            env=known["env"],
-            arguments=tuple(known["arguments"]),
-            kernel_name=known["kernel_name"],
-            grace=known["grace"],
-            hold=known["hold"],
-        )
-        request, kernel_id = self._request, known["kernel_id"]
+        kernel_id, request = known["kernel_id"], KernelRequest.from_dict(known["request"])
+        self.location = str(request.location)
+        self._request = request
 
         async def attach() -> RemoteKernel:
             return await RemoteKernel.attach(request, self._endpoints(), kernel_id)
 
         self._kernel = await io_thread.run(attach())
         await self._connect()
+
+
+def _server_is_stopping() -> bool:
+    """Whether this process is a Jupyter Server on its way down, as opposed to one whose user ends a kernel."""
+    module = sys.modules.get("jupyter_server.serverapp")
+    if module is None or not module.ServerApp.initialized():
+        return False
+    return bool(getattr(module.ServerApp.instance(), "_stopping", False))
 
 
 def _given_by_caller(env: dict[str, str] | None) -> dict[str, str]:

@@ -7,19 +7,23 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
+import time
 from typing import Any, NoReturn
 
 from . import rundir
 from .spawn import boot_id, folder_path
 from .wire import REPORT, json_frame
 
+_END_TIMEOUT = 15.0
+
 
 def main(request: dict[str, Any]) -> None:
     """Serve one request; the dictionary is what `hosts/bootstrap.py` sent."""
     from . import bridge
 
-    actions = {"start": bridge.start, "attach": bridge.attach, "check": check, "list": list_kernels, "sweep": sweep}
+    actions = {"start": bridge.start, "attach": bridge.attach, "check": check, "list": list_kernels, "end": end}
     actions[request["do"]](request)
 
 
@@ -102,11 +106,21 @@ def list_kernels(_: dict[str, Any]) -> None:
     report(kernels=found, boot_id=boot_id(), node=os.uname().nodename)
 
 
-def sweep(request: dict[str, Any]) -> None:
-    """End what a kernel left whose keeper is gone, and answer with the ladder's report."""
-    if rundir.keeper_lives(request["kernel_id"]):
-        fail("exists", kernel_id=request["kernel_id"])
-    report(swept=sweep_up(request["kernel_id"]))
+def end(request: dict[str, Any]) -> None:
+    """End a kernel and its keeper, and answer with what is left: with a keeper by its hand, else without one."""
+    from . import processes
+
+    kernel_id = request["kernel_id"]
+    path = rundir.path_of(kernel_id)
+    keeper = (rundir.read_record(path) or {}).get("keeper")
+    if rundir.keeper_lives(kernel_id) and keeper:
+        processes.signal_process((int(keeper[0]), int(keeper[1])), signal.SIGTERM)
+        deadline = time.monotonic() + _END_TIMEOUT
+        while os.path.lexists(path) and processes.still_alive([(int(keeper[0]), int(keeper[1]))]):
+            if time.monotonic() > deadline:
+                fail("keeper", detail=f"it did not end within {_END_TIMEOUT:g} s")
+            time.sleep(0.02)
+    report(ended=sweep_up(kernel_id))
 
 
 def sweep_up(kernel_id: str) -> dict[str, Any]:

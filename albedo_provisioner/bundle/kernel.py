@@ -127,6 +127,7 @@ class Kernel:
             "boot_id": boot_id(),
             "node": os.uname().nodename,
             "notebook": self._notebook,
+            "keeper": processes.identify(os.getpid()),
             "settings": self._settings,
         }
         rundir.write_record(self._path, record)

@@ -178,6 +178,8 @@ class KernelLink:
     async def call(self, do: str, timeout: float | None = None, **arguments: Any) -> dict[str, Any]:
         """Ask the keeper itself for something and return its answer. The keeper does it exactly once.
 
+        The answer's `parts` are the raw parts that came with it, if any.
+
         Args:
             do: what, see `bundle/keeper.py`.
             timeout: seconds to wait for the answer; None waits as long as it takes. Giving up waiting does not take
@@ -272,7 +274,7 @@ class KernelLink:
     def _take(self, visit: Visit, event: Event) -> None:
         if isinstance(event, Received):
             if event.channel == KEEPER:
-                self._take_from_keeper(json.loads(bytes(event.parts[0])))
+                self._take_from_keeper(json.loads(bytes(event.parts[0])), event.parts[1:])
             else:
                 self._owner.received(event.channel, event.parts)
         elif isinstance(event, Attached):
@@ -307,12 +309,12 @@ class KernelLink:
                 )
             self._greeted.set_exception(error)
 
-    def _take_from_keeper(self, content: dict[str, Any]) -> None:
+    def _take_from_keeper(self, content: dict[str, Any], parts: list[memoryview]) -> None:
         answer = self._calls.get(content.get("id", 0))
         if answer is None:
             self._owner.told(content)
         elif not answer.done():
-            answer.set_result(content)
+            answer.set_result({**content, "parts": parts})
 
     def _on_closed(self, visit: Visit, how: Exit, printed: str) -> None:
         if visit is not self._visit:

@@ -49,6 +49,8 @@ class Relay:
     ) -> None:
         self.alive = True
         """Whether heartbeats are answered."""
+        self.greeting: str | None = None
+        """A line for the next cell that is run, on its stderr."""
         self._endpoints = endpoints
         self._send = send
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
@@ -100,6 +102,9 @@ class Relay:
         header = json_part(parts, HEADER)
         if "msg_id" in header:
             self._asked[header["msg_id"]] = (parts[: parts.index(DELIMITER)], header)
+            if self.greeting is not None and header.get("msg_type") == "execute_request":
+                self.tell(header, self.greeting + "\n")
+                self.greeting = None
 
     # -- to clients ------------------------------------------------------------------------------------------
 
@@ -153,15 +158,10 @@ class Relay:
             if why is None or header.get("msg_type") != "execute_request":
                 continue
             self.tell(header, why + "\n")
-            content = {
-                "status": "error",
-                "execution_count": 0,
-                "ename": "KernelDied",
-                "evalue": why,
-                "traceback": [why],
-            }
-            self._say(IOPUB, [b"error"], "error", {k: content[k] for k in ("ename", "evalue", "traceback")}, header)
-            self._say(SHELL, identities, "execute_reply", content, header)
+            error = {"ename": "KernelDied" if only is None else "ReplyLost", "evalue": why, "traceback": [why]}
+            self._say(IOPUB, [b"error"], "error", error, header)
+            reply = {**error, "status": "error", "execution_count": 0}
+            self._say(SHELL, identities, "execute_reply", reply, header)
             self._say(IOPUB, [b"status"], "status", {"execution_state": "idle"}, header)
 
     def _say(

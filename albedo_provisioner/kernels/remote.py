@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import logging
 import signal
@@ -19,6 +20,7 @@ from ..hosts.refusals import start_failed
 from ..location import Location
 from .endpoints import Endpoints
 from .link import KernelLink
+from .records import ENDING, KernelRecord, KernelRecords
 from .relay import Relay
 
 log = logging.getLogger("albedo_provisioner.kernels")
@@ -27,6 +29,8 @@ ARGV = ("{python}", "{launcher}", "-f", "{connection_file}")
 """The Python kernel; the words in braces are filled in on the host (`bundle/spawn.py`)."""
 
 NEEDS = ("ipykernel",)
+
+_background: set[asyncio.Task[None]] = set()  # keeps what runs on its own from being collected
 
 _START_ATTEMPTS = 6
 _START_PAUSE = 0.2  # seconds after the first failure, doubled after each further one: 6 s in all
@@ -46,6 +50,7 @@ class KernelRequest:
         kernel_name: the kernelspec's name, for the kernel's connection file.
         grace: seconds to keep it, idle, with no client; None for the keeper's default (a day).
         hold: bytes the keeper holds for a client that is away; None for its default (64 MiB).
+        notebook: path of the notebook that it is for, if any; a later client finds it by this.
     """
 
     location: Location
@@ -57,6 +62,28 @@ class KernelRequest:
     kernel_name: str = ""
     grace: float | None = None
     hold: int | None = None
+    notebook: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON, the key included."""
+        return {
+            **dataclasses.asdict(self),
+            "location": str(self.location),
+            "key": self.key.decode(),
+            "arguments": list(self.arguments),
+        }
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any]) -> KernelRequest:
+        """Return what `to_dict` was made from."""
+        return cls(
+            **{
+                **content,
+                "location": Location.parse(content["location"]),
+                "key": content["key"].encode(),
+                "arguments": tuple(content["arguments"]),
+            }
+        )
 
     def for_host(self) -> dict[str, Any]:
         """Return what the host is told about the kernel itself."""
@@ -123,6 +150,7 @@ class RemoteKernel:
         """
         kernel = cls(request, kernel_id or str(uuid.uuid4()), endpoints)
         kernel.on_step = on_step
+        kernel._put_record()  # first, so that a kernel whose client is killed at any moment can be found again
         try:
             await kernel._make()
             await kernel._until_running()
@@ -130,10 +158,17 @@ class RemoteKernel:
             # Also when the caller gave up waiting: a kernel that nobody knows of must not stay.
             await asyncio.shield(kernel._abandon())
             raise
+        kernel._prove_endings()
         return kernel
 
     @classmethod
-    async def attach(cls, request: KernelRequest, endpoints: Endpoints, kernel_id: str) -> RemoteKernel:
+    async def attach(
+        cls,
+        request: KernelRequest,
+        endpoints: Endpoints,
+        kernel_id: str,
+        on_step: Callable[[str], None] | None = None,
+    ) -> RemoteKernel:
         """Take up a kernel that runs already, with the key that it was started with.
 
         Raises:
@@ -141,17 +176,24 @@ class RemoteKernel:
             AlbedoError: the host cannot be reached.
         """
         kernel = cls(request, kernel_id, endpoints)
+        kernel.on_step = on_step
         try:
             await kernel._link.attach()
+            kernel._put_record()
             await kernel._until_running()
+        except KernelGoneError:
+            KernelRecords().remove(kernel_id)
+            await kernel.leave()
+            raise
         except BaseException:
             await kernel.leave()
             raise
+        kernel._prove_endings()
         return kernel
 
     async def _make(self) -> None:
         """Have the kernel made, once, also when the connection breaks while that is under way."""
-        settings = {"grace": self.request.grace, "hold": self.request.hold}
+        settings = {"grace": self.request.grace, "hold": self.request.hold, "notebook": self.request.notebook}
         for attempt in range(_START_ATTEMPTS):
             last = attempt == _START_ATTEMPTS - 1
             try:
@@ -185,12 +227,29 @@ class RemoteKernel:
     async def _abandon(self) -> None:
         """Undo a start that failed or is not wanted any more."""
         self._expected = True
-        if self._link.attached:
+        records = KernelRecords()
+        if not self._link.sent_request:
+            records.remove(self.kernel_id)
+        elif self._link.attached:
             try:
                 await self._link.call("finish", timeout=10, term_grace=0)
+                records.remove(self.kernel_id)
             except AlbedoError as error:
-                log.warning("%s: a kernel that could not be used may be left: %s", self._transport.host, error)
+                log.warning("%s: a kernel that could not be used may be left: %s", self.host, error)
+                records.set_state(self.kernel_id, ENDING)
+        else:
+            records.set_state(self.kernel_id, ENDING)
         await self.leave()
+
+    def _put_record(self) -> None:
+        request = self.request
+        KernelRecords().put(KernelRecord(self.kernel_id, request.location, request.notebook, request.to_dict()))
+
+    def _prove_endings(self) -> None:
+        """The host can be reached: see to the kernels there whose end was asked for and could not be proven."""
+        task = asyncio.get_running_loop().create_task(prove_endings(self.request.location.host))
+        _background.add(task)
+        task.add_done_callback(_background.discard)
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -284,6 +343,7 @@ class RemoteKernel:
         self._relay.close()
         if self._finishing is None:
             self._finishing = asyncio.get_running_loop().create_task(self._finish(term_grace))
+            KernelRecords().set_state(self.kernel_id, ENDING)
         done, _ = await asyncio.wait([self._finishing], timeout=timeout)
         if not done:
             raise LinkAwayError(
@@ -299,8 +359,8 @@ class RemoteKernel:
             report = answer["report"]
         except KernelGoneError:
             # No keeper: what it left, if anything, is ended without one.
-            request = {"do": "sweep", "kernel_id": self.kernel_id}
-            report = (await ask(self.request.location.host, request, self.request.python))["swept"]
+            report = await end_on_host(self.request, self.kernel_id)
+        KernelRecords().remove(self.kernel_id)
         await self.leave()
         return dict(report)
 
@@ -382,6 +442,10 @@ class RemoteKernel:
             self.stepped("attached")
         self._changed.set()
 
+    def say_at_next_cell(self, text: str) -> None:
+        """Have a line printed on stderr of the next cell that is run, about something the user should know."""
+        self._relay.greeting = text
+
     def _tell_gap(self, gap: dict[str, Any]) -> None:
         try:
             parent = json.loads(gap["parent"])
@@ -392,6 +456,30 @@ class RemoteKernel:
             f"[albedo] {gap['messages']} messages of output ({gap['bytes'] / 1e6:.1f} MB) were given up here: "
             f"more came than {self.host} could hold for this client.\n",
         )
+
+
+async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
+    """End a kernel and its keeper without being linked to it, and return the ladder's report.
+
+    Raises:
+        AlbedoError: the host cannot be asked, or it did not end.
+    """
+    answer = await ask(request.location.host, {"do": "end", "kernel_id": kernel_id}, request.python)
+    return dict(answer["ended"])
+
+
+async def prove_endings(host: str | None) -> None:
+    """End the kernels on a host whose end was asked for by a process that could not reach it and is gone now."""
+    records = KernelRecords()
+    for record in records.all():
+        if record.state == ENDING and record.location.host == host and record.orphaned:
+            try:
+                await end_on_host(KernelRequest.from_dict(record.request), record.kernel_id)
+            except AlbedoError as error:
+                log.info("%s: kernel %s is still to be ended: %s", host, record.kernel_id, error)
+            else:
+                records.remove(record.kernel_id)
+                log.info("%s: kernel %s, which was to be ended, is gone.", host, record.kernel_id)
 
 
 def _how(exit_: dict[str, Any]) -> str:

@@ -1,0 +1,173 @@
+"""The kernels that this account has started from this machine, on record: so that another process can take them up.
+
+One SQLite file under `$ALBEDO_HOME`, in WAL mode, safe for several processes at once. It holds the kernels' keys, so it
+is private by its mode.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..bundle import processes
+from ..bundle.spawn import boot_id
+from ..errors import ConfigError
+from ..home import albedo_home
+from ..location import Location
+
+LIVE, ENDING = "live", "ending"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS kernels (
+    kernel_id TEXT PRIMARY KEY,
+    location TEXT NOT NULL,
+    notebook TEXT NOT NULL,
+    state TEXT NOT NULL,
+    request TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    started REAL NOT NULL
+) STRICT
+"""
+
+_BUSY_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True)
+class KernelRecord:
+    """One kernel on record.
+
+    Attributes:
+        kernel_id: its id on its host.
+        location: where it runs.
+        notebook: the notebook it was started for (`JPY_SESSION_NAME`); empty when there is none.
+        state: "live", or "ending" when its end was asked for and is not proven.
+        request: what it was started with, see `KernelRequest.to_dict`; it includes the key.
+        owner: the process here that is linked to it: pid, start time, boot id.
+        started: seconds since the epoch.
+    """
+
+    kernel_id: str
+    location: Location
+    notebook: str
+    request: dict[str, Any]
+    state: str = LIVE
+    owner: tuple[int, int, str] = field(default_factory=lambda: this_process())
+    started: float = field(default_factory=time.time)
+
+    @property
+    def orphaned(self) -> bool:
+        """Whether the process that was linked to it has ended."""
+        pid, start, boot = self.owner
+        return boot != boot_id() or not processes.still_alive([(pid, start)])
+
+
+def this_process() -> tuple[int, int, str]:
+    """Return what tells this process from all others on this machine, now and later: pid, start time, boot id."""
+    identity = processes.identify(os.getpid())
+    return os.getpid(), identity[1] if identity else 0, boot_id()
+
+
+class KernelRecords:
+    """The records of one `$ALBEDO_HOME`. Cheap to make; every call opens the file anew, from any thread.
+
+    Args:
+        home: see `albedo_home`.
+    """
+
+    def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
+        self._path = albedo_home(home) / "kernels.sqlite"
+
+    def put(self, record: KernelRecord) -> None:
+        """Add a record, or replace the one of the same kernel."""
+        with self._open() as database:
+            database.execute(
+                "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    record.kernel_id,
+                    str(record.location),
+                    record.notebook,
+                    record.state,
+                    json.dumps(record.request),
+                    json.dumps(record.owner),
+                    record.started,
+                ),
+            )
+
+    def claim(self, location: Location, notebook: str) -> KernelRecord | None:
+        """Make this process the owner of a notebook's newest live kernel whose owner has ended, and return it.
+
+        Of several processes that claim at once, one gets it.
+        """
+        with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            rows = database.execute(
+                "SELECT * FROM kernels WHERE location = ? AND notebook = ? AND state = ? ORDER BY started DESC",
+                (str(location), notebook, LIVE),
+            )
+            for record in map(_record, rows.fetchall()):
+                if record.orphaned:
+                    owner = json.dumps(this_process())
+                    database.execute("UPDATE kernels SET owner = ? WHERE kernel_id = ?", (owner, record.kernel_id))
+                    return record
+        return None
+
+    def set_state(self, kernel_id: str, state: str) -> None:
+        """Note that a kernel is "live" or "ending"."""
+        with self._open() as database:
+            database.execute("UPDATE kernels SET state = ? WHERE kernel_id = ?", (state, kernel_id))
+
+    def remove(self, kernel_id: str) -> None:
+        """Forget a kernel: it is known to be gone."""
+        with self._open() as database:
+            database.execute("DELETE FROM kernels WHERE kernel_id = ?", (kernel_id,))
+
+    def get(self, kernel_id: str) -> KernelRecord | None:
+        """Return a kernel's record."""
+        with self._open() as database:
+            row = database.execute("SELECT * FROM kernels WHERE kernel_id = ?", (kernel_id,)).fetchone()
+        return None if row is None else _record(row)
+
+    def all(self) -> list[KernelRecord]:
+        """Return all records, oldest first."""
+        with self._open() as database:
+            return [_record(row) for row in database.execute("SELECT * FROM kernels ORDER BY started")]
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        """Open the file, commit at the end, close.
+
+        Raises:
+            ConfigError: it cannot be used.
+        """
+        try:
+            if not self._path.exists():
+                os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
+            with contextlib.closing(
+                sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT, isolation_level=None)
+            ) as database:
+                database.execute("PRAGMA journal_mode = WAL")
+                database.execute(_SCHEMA)
+                try:
+                    yield database
+                except BaseException:
+                    if database.in_transaction:
+                        database.execute("ROLLBACK")
+                    raise
+                if database.in_transaction:
+                    database.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise ConfigError(f"The kernels' records in {self._path} cannot be used: {error}.") from error
+
+
+def _record(row: tuple[Any, ...]) -> KernelRecord:
+    kernel_id, location, notebook, state, request, owner, started = row
+    pid, start, boot = json.loads(owner)
+    return KernelRecord(
+        kernel_id, Location.parse(location), notebook, json.loads(request), state, (pid, start, boot), started
+    )
