@@ -1,0 +1,307 @@
+"""How kernels end: by themselves, by force, when asked; what is told, what is restarted, and that nothing stays."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from faces import Embedded, Host
+from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
+from jupyter_client.manager import AsyncKernelManager
+from kernels import Cell, Kernel, eventually, started
+from procs import alive
+from traitlets.config import Config
+
+RESTARTER = Config({"AsyncIOLoopKernelRestarter": {"time_to_dead": 0.2, "random_ports_until_alive": False}})
+
+
+def make_with_restarter(**options: Any) -> AsyncKernelManager:
+    """Make the manager that Jupyter Server uses, with a restarter that looks often."""
+    return AsyncIOLoopKernelManager(config=RESTARTER, **options)
+
+
+def kill(host: Host, pid: int) -> None:
+    """Kill a process of the host, as the account."""
+    assert host.run(["kill", "-KILL", str(pid)]).returncode == 0
+
+
+def assert_told(cell: Cell, how: str, host: Host) -> None:
+    """Check that a cell whose kernel died was told why, in all three ways, and ended."""
+    name = host.alias or "this machine"
+    assert how in cell.stderr
+    assert name in cell.stderr
+    assert cell.reply is not None
+    assert (cell.reply["status"], cell.reply["ename"]) == ("error", "KernelDied")
+    assert how in cell.reply["evalue"]
+    assert name in cell.reply["evalue"]
+    (error,) = cell.of_type("error")
+    assert how in error["content"]["evalue"]
+    assert cell.outputs[-1]["content"] == {"execution_state": "idle"}
+
+
+class TestDeath:
+    async def test_a_cell_whose_kernel_exits_is_told_the_status(self, any_host: Host) -> None:
+        """K5."""
+        async with started(any_host.location()) as kernel:
+            cell = kernel.begin("print('last words', flush=True)\nimport os\nos._exit(3)")
+            await cell.done()
+            assert cell.stdout == "last words\n"
+            assert_told(cell, "exit status 3", any_host)
+            assert not await kernel.manager.is_alive()
+            assert kernel.status["exit_code"] == 3
+
+    async def test_cells_whose_kernel_is_killed_are_told_the_signal(self, remote_host: Host) -> None:
+        """K5: the running one and those that wait behind it."""
+        async with started(remote_host.location()) as kernel:
+            running = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            waiting = kernel.begin("1")
+            await running.until(lambda: running.stdout)
+            kill(remote_host, kernel.status["pid"])
+            for cell in (running, waiting):
+                await cell.done()
+                assert_told(cell, "SIGKILL", remote_host)
+            assert not await kernel.manager.is_alive()
+
+    async def test_a_segmentation_fault_is_told(self, embedded_host: Embedded) -> None:
+        """K5."""
+        async with started(embedded_host.location()) as kernel:
+            cell = await kernel.run("import ctypes\nctypes.string_at(0)")
+            assert_told(cell, "SIGSEGV", embedded_host)
+
+    async def test_jupyters_restarter_brings_a_dead_kernel_back(self, remote_host: Host) -> None:
+        """K5."""
+        async with started(remote_host.location(), make=make_with_restarter) as kernel:
+            before = kernel.status["pid"]
+            await kernel.value("x = 41\nx")
+            for death in ("import os\nos._exit(1)", "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"):
+                cell = await kernel.run(death)
+                assert cell.status == "error"
+                assert await kernel.value("'x' in globals()") == "False"
+                assert kernel.status["pid"] != before
+                before = kernel.status["pid"]
+            assert kernel.status["step"] == "attached"
+
+    async def test_a_dead_kernel_can_be_restarted_by_hand(self, embedded_host: Embedded) -> None:
+        """K5."""
+        async with started(embedded_host.location()) as kernel:
+            await kernel.run("import os\nos._exit(1)")
+            await eventually(lambda: kernel.status["exit_code"] == 1)
+            await kernel.manager.restart_kernel()
+            assert await kernel.value("1 + 1") == "2"
+
+    async def test_a_kernel_whose_keeper_is_killed_is_dead_and_can_be_started_again(self, remote_host: Host) -> None:
+        """K5, K6, K8: and nothing of it is left."""
+        async with started(remote_host.location()) as kernel:
+            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            await cell.until(lambda: cell.stdout)
+            (keeper,) = [p for p in remote_host.processes() if "albedo start" in " ".join(p.argv)]
+            kill(remote_host, keeper.pid)
+            await cell.done()
+            assert cell.status == "error"
+            assert not await kernel.manager.is_alive()
+            await kernel.manager.restart_kernel(now=True)
+            assert await kernel.value("1 + 1") == "2"
+
+
+class TestRestart:
+    async def test_clients_go_on_with_the_new_kernel_over_the_connections_they_have(self, any_host: Host) -> None:
+        """K4."""
+        async with started(any_host.location()) as kernel, kernel.another_client() as other:
+            await kernel.run("x = 41")
+            before = kernel.status["pid"]
+            await kernel.manager.restart_kernel()
+            cell = await kernel.run("x")
+            assert cell.status == "error"
+            assert cell.reply is not None
+            assert cell.reply["ename"] == "NameError"
+            assert await other.value("6 * 7") == "42"
+            assert kernel.status["pid"] != before
+            assert kernel.status["connections"] == 1
+            assert not alive(before)
+
+    async def test_restarting_again_and_again_with_a_cell_running_works(self, remote_host: Host) -> None:
+        """K4."""
+        async with started(remote_host.location()) as kernel:
+            for number in range(4):
+                cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+                await cell.until(functools.partial(lambda cell: cell.stdout, cell))
+                await kernel.manager.restart_kernel(now=number % 2 == 0)
+                assert await kernel.value("1 + 1") == "2"
+
+    async def test_a_request_made_while_it_restarts_is_answered_by_the_new_kernel(self, remote_host: Host) -> None:
+        """K4, L5."""
+        async with started(remote_host.location()) as kernel:
+            await kernel.run("x = 41")
+            restart = asyncio.create_task(kernel.manager.restart_kernel(now=True))
+            await eventually(lambda: kernel.status["process"] != "running" or restart.done())
+            cell = kernel.begin("'x' in globals()")
+            await restart
+            assert (await cell.done()).value == "False"
+
+    async def test_an_interrupt_reaches_the_running_cell(self, any_host: Host) -> None:
+        """K4."""
+        async with started(any_host.location()) as kernel:
+            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            await cell.until(lambda: cell.stdout)
+            await kernel.manager.interrupt_kernel()
+            await cell.done()
+            assert cell.reply is not None
+            assert cell.reply["ename"] == "KeyboardInterrupt"
+            assert await kernel.value("1 + 1") == "2"
+
+    async def test_an_interrupt_gets_through_while_a_cell_floods_its_output(self, remote_host: Host) -> None:
+        """K4."""
+        async with started(remote_host.location()) as kernel:
+            cell = kernel.begin("while True: print('x' * 1000)")
+            await cell.until(lambda: len(cell.outputs) > 20)
+            await kernel.manager.interrupt_kernel()
+            await cell.done()
+            assert cell.reply is not None
+            assert cell.reply["ename"] == "KeyboardInterrupt"
+
+
+JOBS = """
+import os, signal, subprocess, sys, time
+sleep = ["sleep", "7777"]
+hidden = {"env": {"PATH": os.environ["PATH"]}}
+pids = {}
+pids["plain"] = subprocess.Popen(sleep).pid
+pids["session"] = subprocess.Popen(sleep, start_new_session=True).pid
+pids["group"] = subprocess.Popen(sleep, process_group=0).pid
+pids["nohup"] = subprocess.Popen(["nohup", *sleep], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).pid
+pids["bare"] = subprocess.Popen(sleep, start_new_session=True, **hidden).pid
+deaf = "trap '' TERM HUP INT; echo $$; while :; do sleep 1; done"
+pids["deaf"] = int(subprocess.Popen(["sh", "-c", deaf], stdout=subprocess.PIPE, text=True).stdout.readline())
+# Twice forked, as daemons do: its parent is gone; once with our environment, once with none of it.
+for name, more in (("daemon", {}), ("bare daemon", hidden)):
+    code = "import os, sys; os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0);" \\
+        "print(os.getpid(), flush=True); os.close(1); os.execvp('sleep', ['sleep', '7777'])"
+    pids[name] = int(subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, **more).stdout)
+stopped = subprocess.Popen(sleep)
+os.kill(stopped.pid, signal.SIGSTOP)
+pids["stopped"] = stopped.pid
+import threading
+pids["of a thread"] = None
+def work():
+    pids["of a thread"] = os.posix_spawnp("sleep", sleep, os.environ)
+thread = threading.Thread(target=work); thread.start(); thread.join()
+"""
+
+CANARY = """
+import signal, sys
+def note(number, frame):
+    print(signal.Signals(number).name, flush=True)
+for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(number, note)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def canary() -> Iterator[None]:
+    """Watch that no process of this machine, outside the host, is signalled."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", CANARY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+    )
+    bystander = subprocess.Popen(["sleep", "600"])
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    yield
+    assert process.poll() is None
+    assert bystander.poll() is None
+    said, _ = process.communicate()
+    bystander.kill()
+    bystander.wait()
+    assert said == b""
+
+
+async def shutdown(kernel: Kernel) -> None:
+    await kernel.manager.shutdown_kernel()
+
+
+async def shutdown_now(kernel: Kernel) -> None:
+    await kernel.manager.shutdown_kernel(now=True)
+
+
+async def restart(kernel: Kernel) -> None:
+    await kernel.manager.restart_kernel()
+
+
+async def restart_now(kernel: Kernel) -> None:
+    await kernel.manager.restart_kernel(now=True)
+
+
+async def die_and_shutdown(kernel: Kernel) -> None:
+    await kernel.run("os._exit(1)")
+    await kernel.manager.shutdown_kernel()
+
+
+async def asked_by_a_client(kernel: Kernel) -> None:
+    kernel.client.shutdown()
+    await eventually(lambda: kernel.status["process"] == "exited")
+    await kernel.manager.shutdown_kernel()
+
+
+@pytest.mark.usefixtures("canary")
+class TestJobs:
+    @pytest.mark.parametrize("end", [shutdown, shutdown_now, restart, restart_now, die_and_shutdown, asked_by_a_client])
+    async def test_every_process_a_kernel_started_is_gone_from_the_host_once_it_has_ended(
+        self, sshd_host: Host, end: Callable[[Kernel], Any]
+    ) -> None:
+        """K6."""
+        await self.check(sshd_host, end)
+
+    @pytest.mark.parametrize("end", [shutdown, restart_now])
+    async def test_the_same_on_a_host_that_runs_as_ourselves(
+        self, embedded_host: Embedded, end: Callable[[Kernel], Any]
+    ) -> None:
+        """K6."""
+        await self.check(embedded_host, end)
+
+    async def check(self, host: Host, end: Callable[[Kernel], Any]) -> None:
+        async with started(host.location()) as kernel:
+            pids: dict[str, int] = await kernel.json("pids", JOBS)
+            assert {name for name, pid in pids.items() if alive(pid)} == set(pids), "they run"
+            kernel_pid = kernel.status["pid"]
+            await end(kernel)
+            # It is proven when the ending returns, so there is nothing to wait for.
+            assert [name for name, pid in pids.items() if alive(pid)] == []
+            assert not alive(kernel_pid)
+
+    async def test_a_job_that_has_finished_leaves_no_zombie_with_the_keeper(self, sshd_host: Host) -> None:
+        """K6."""
+        code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import os; os.fork() or os._exit(0)'])"
+        async with started(sshd_host.location()) as kernel:
+            await kernel.run(code)
+            (keeper,) = [p for p in sshd_host.processes() if "albedo start" in " ".join(p.argv)]
+            left = sshd_host.run(["ps", "-o", "stat=", "--ppid", str(keeper.pid)]).stdout.split()
+            assert [state for state in left if state.startswith("Z")] == []
+
+
+async def test_a_kernel_that_ignores_its_end_is_killed(embedded_host: Embedded) -> None:
+    """K6."""
+    async with started(embedded_host.location(), now=True) as kernel:
+        code = "import signal, time\nfor n in (2, 15, 1): signal.signal(n, signal.SIG_IGN)\nprint(1, flush=True)"
+        cell = kernel.begin(f"{code}\ntime.sleep(600)")
+        await cell.until(lambda: cell.stdout)
+        pid = kernel.status["pid"]
+    assert not alive(pid)
+
+
+async def test_nobody_is_left_when_a_start_is_given_up(embedded_host: Embedded) -> None:
+    """K6, K8: the caller stopped waiting."""
+    embedded_host.server.behave(exec_delay=0.5)
+    for patience in (0.05, 0.3, 0.8, 1.1):
+        context = started(embedded_host.location())
+        try:
+            async with asyncio.timeout(patience), context:
+                pass
+        except TimeoutError:
+            pass
+    await eventually(lambda: embedded_host.leftovers() == [], what="nothing left on the host")

@@ -1,0 +1,280 @@
+"""The link breaks in every way there is, and nothing is lost, repeated or held up for good."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+
+import pytest
+from faces import Embedded, Host
+from kernels import Cell, Kernel, eventually, numbered, started
+from procs import send, wait_until
+
+from albedo_provisioner.errors import UnreachableError
+
+TEN_SECONDS = "import time\nfor i in range(50):\n    print(i, flush=True)\n    time.sleep(0.2)\n'the end'"
+
+
+def slowly(count: int, pause: float = 0.002) -> str:
+    """Return code that prints so many lines, each by itself, and has a value."""
+    return f"import time\nfor i in range({count}):\n    print(i, flush=True)\n    time.sleep({pause})\n'the end'"
+
+
+async def reattached(kernel: Kernel, connections: int = 2, seconds: float = 30) -> None:
+    """Wait until the link has had so many connections and has one now."""
+    await eventually(
+        lambda: kernel.status["connections"] >= connections and kernel.status["step"] == "attached",
+        seconds,
+        f"reattached; {kernel.status}",
+    )
+
+
+def assert_complete(cell: Cell, count: int) -> None:
+    """Check that a cell of `slowly` came whole, in order and once."""
+    assert cell.lines == list(numbered(count))
+    assert cell.value == "'the end'"
+    assert cell.stderr == ""
+    states = [message["content"]["execution_state"] for message in cell.of_type("status")]
+    assert states == ["busy", "idle"]
+
+
+class TestBrokenConnections:
+    async def test_a_killed_bridge_costs_nothing(self, any_host: Host) -> None:
+        """L1."""
+        async with started(any_host.location()) as kernel:
+            pid = kernel.status["pid"]
+            cell = kernel.begin(slowly(500))
+            await cell.until(lambda: "100" in cell.lines)
+            (bridge,) = [process for process in any_host.processes() if process.argv == ("cat",)]
+            send(bridge, 9)
+            await cell.done()
+            assert_complete(cell, 500)
+            assert kernel.status["pid"] == pid
+            assert kernel.status["connections"] == 2
+
+    async def test_a_twelve_second_cut_in_a_ten_second_cell_loses_no_line(self, remote_host: Host) -> None:
+        """L2."""
+        async with started(remote_host.location()) as kernel:
+            cell = kernel.begin(TEN_SECONDS)
+            await cell.until(lambda: len(cell.lines) >= 20)
+            remote_host.down()
+            cut = time.monotonic()
+            await eventually(lambda: kernel.status["step"] == "reattaching")
+            assert "refused" in (await eventually(lambda: kernel.status["away"])) or kernel.status["away"]
+            assert await kernel.manager.is_alive()
+            assert await kernel.client.is_alive()
+            # The test is about this very time: what is awaited happens on the other side of the cut.
+            await asyncio.sleep(12 - (time.monotonic() - cut))
+            assert len(cell.lines) < 50
+            remote_host.up()
+            await cell.done(15)
+            assert_complete(cell, 50)
+            assert await kernel.value("1 + 1") == "2"
+
+    async def test_cuts_in_quick_succession_lose_and_repeat_nothing(self, remote_host: Host) -> None:
+        """L5."""
+        async with started(remote_host.location()) as kernel:
+            cell = kernel.begin(slowly(4000))
+            for number in range(1, 7):
+                await cell.until(functools.partial(lambda number: len(cell.lines) > 600 * number, number))
+                remote_host.cut()
+            await cell.done()
+            assert_complete(cell, 4000)
+            assert kernel.status["connections"] >= 4
+
+    async def test_requests_made_while_the_host_is_out_of_reach_are_done_once_and_in_order(
+        self, remote_host: Host
+    ) -> None:
+        """L5."""
+        async with started(remote_host.location()) as kernel:
+            await kernel.run("ran = []")
+            remote_host.down()
+            await eventually(lambda: kernel.status["step"] == "reattaching")
+            cells = [kernel.begin(f"ran.append({i})\nlist(ran)") for i in range(20)]
+            remote_host.up()
+            for cell in cells:
+                await cell.done()
+            assert cells[-1].value == str(list(range(20)))
+
+    async def test_an_interrupt_given_while_the_host_is_out_of_reach_arrives_later(
+        self, embedded_host: Embedded
+    ) -> None:
+        """L7."""
+        async with started(embedded_host.location()) as kernel:
+            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            await cell.until(lambda: cell.stdout)
+            embedded_host.down()
+            await eventually(lambda: kernel.status["step"] == "reattaching")
+            interrupt = asyncio.create_task(kernel.manager.interrupt_kernel())
+            embedded_host.up()
+            await cell.done()
+            await interrupt
+            assert cell.reply is not None
+            assert cell.reply["ename"] == "KeyboardInterrupt"
+            assert await kernel.value("1 + 1") == "2"
+
+    async def test_a_restart_during_a_cut_happens_once(self, embedded_host: Embedded) -> None:
+        """L5."""
+        async with started(embedded_host.location()) as kernel:
+            await kernel.run("x = 41")
+            pid = kernel.status["pid"]
+            for now in (True, False):
+                restart = asyncio.create_task(kernel.manager.restart_kernel(now=now))
+                await asyncio.sleep(0)
+                embedded_host.cut()
+                await restart
+                assert await kernel.value("'x' in globals()") == "False"
+                assert kernel.status["pid"] != pid
+                pid = kernel.status["pid"]
+            kernels = [p for p in embedded_host.processes() if any("launcher.py" in word for word in p.argv)]
+            assert [process.pid for process in kernels] == [pid]
+
+    async def test_two_kernels_on_one_host_share_a_connection_and_survive_its_loss(self, remote_host: Host) -> None:
+        """L1."""
+        async with started(remote_host.location()) as one, started(remote_host.location()) as two:
+            assert remote_host.connected() == 1
+            cells = [each.begin(slowly(500)) for each in (one, two)]
+            for cell in cells:
+                await cell.until(functools.partial(lambda cell: "100" in cell.lines, cell))
+            remote_host.cut()
+            for cell in cells:
+                await cell.done()
+                assert_complete(cell, 500)
+            await eventually(lambda: remote_host.connected() == 1)
+
+    async def test_a_kernel_that_dies_while_the_host_is_out_of_reach_is_told_later(self, remote_host: Host) -> None:
+        """K5, L5."""
+        async with started(remote_host.location()) as kernel:
+            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            await cell.until(lambda: cell.stdout)
+            remote_host.down()
+            await eventually(lambda: kernel.status["step"] == "reattaching")
+            pid = kernel.status["pid"]
+            assert remote_host.run(["kill", "-KILL", str(pid)]).returncode == 0
+            assert await kernel.manager.is_alive(), "a host out of reach is not a kernel gone"
+            remote_host.up()
+            await cell.done()
+            assert cell.reply is not None
+            assert "SIGKILL" in cell.reply["evalue"]
+            assert not await kernel.manager.is_alive()
+
+
+class TestHalfOpenConnections:
+    async def test_are_noticed_and_replaced_within_fifteen_seconds(self, remote_host: Host) -> None:
+        """L6."""
+        async with started(remote_host.location()) as kernel:
+            cell = kernel.begin(TEN_SECONDS)
+            await cell.until(lambda: len(cell.lines) >= 5)
+            assert remote_host.freeze() == 1
+            began = time.monotonic()
+            await reattached(kernel, seconds=20)
+            assert time.monotonic() - began < 15
+            await cell.done()
+            assert_complete(cell, 50)
+            remote_host.thaw()
+            assert await kernel.value("1 + 1") == "2"
+
+    async def test_a_quiet_kernel_is_reattached_too(self, embedded_host: Embedded) -> None:
+        """L6: nothing was under way."""
+        async with started(embedded_host.location()) as kernel:
+            await kernel.run("x = 41")
+            embedded_host.freeze()
+            began = time.monotonic()
+            await reattached(kernel, seconds=20)
+            assert time.monotonic() - began < 15
+            assert await kernel.value("x") == "41"
+
+
+class TestAwkwardMoments:
+    @pytest.mark.parametrize("direction", ["sent", "received"])
+    async def test_a_cut_within_a_50_mb_message_repeats_and_loses_nothing(
+        self, embedded_host: Embedded, direction: str
+    ) -> None:
+        """L5."""
+        async with started(embedded_host.location()) as kernel:
+            await kernel.run(
+                "n = 0\ndef opened(comm, message): comm.on_msg(lambda m: comm.send({}, buffers=m['buffers']))"
+            )
+            await kernel.run("get_ipython().kernel.comm_manager.register_target('echo', opened)")
+            kernel.say("comm_open", {"comm_id": "c1", "target_name": "echo", "data": {}})
+            await kernel.run("")
+            data = bytes(range(256)) * (50_000_000 // 256)
+            embedded_host.server.cut_after(**{direction: 20_000_000})
+            kernel.say("comm_msg", {"comm_id": "c1", "data": {}}, buffers=[data])
+            await kernel.run("n += 1")
+            echoes = [m for channel, m in kernel.others if channel == "iopub" and m["msg_type"] == "comm_msg"]
+            assert len(echoes) == 1
+            assert bytes(echoes[0]["buffers"][0]) == data
+            assert await kernel.value("n") == "1"
+            assert kernel.status["connections"] == 2
+
+    async def test_cuts_while_it_reattaches(self, embedded_host: Embedded) -> None:
+        """L5."""
+        async with started(embedded_host.location()) as kernel:
+            cell = kernel.begin(slowly(3000))
+            await cell.until(lambda: len(cell.lines) > 100)
+            for size in (200, 2_000, 4_000, 6_000, 8_000, 10_000):
+                embedded_host.server.cut_after(received=size)
+                embedded_host.cut()
+                await eventually(lambda: kernel.status["step"] == "reattaching" or cell.idle)
+                await reattached(kernel, kernel.status["connections"] + (not cell.idle))
+            await cell.done()
+            assert_complete(cell, 3000)
+
+    async def test_a_start_that_is_cut_makes_one_kernel_or_none(self, embedded_host: Embedded) -> None:
+        """L5: in the handshake, while the bundle is copied, while the kernel starts."""
+        server = embedded_host.server
+        outcomes = []
+        for direction, size in [("received", n) for n in (500, 3_000, 6_000, 10_000, 15_000, 25_000, 40_000)] + [
+            ("sent", n) for n in (1_000, 3_000, 4_000, 4_500, 5_000)
+        ]:
+            for path in (embedded_host.home / ".albedo-remote").glob("*"):
+                assert embedded_host.run(["rm", "-rf", str(path)]).returncode == 0
+            server.cut()
+            server.cut_after(**{direction: size})
+            try:
+                async with started(embedded_host.location()) as kernel:
+                    kernels = [p for p in embedded_host.processes() if any("launcher.py" in word for word in p.argv)]
+                    assert [process.pid for process in kernels] == [kernel.status["pid"]]
+                    assert await kernel.value("1 + 1") == "2"
+                    outcomes.append("started")
+            except UnreachableError as error:
+                outcomes.append(str(error))
+            await eventually(lambda: embedded_host.leftovers() == [], what=f"nothing left after {direction} {size}")
+        assert outcomes.count("started") >= 6, outcomes
+        assert all(each == "started" or str(embedded_host.alias) in each for each in outcomes), outcomes
+
+    async def test_an_end_that_is_cut_still_ends_everything(self, remote_host: Host) -> None:
+        """L5, K6."""
+        for now in (True, False):
+            async with started(remote_host.location(), now=now) as kernel:
+                assert await kernel.value("1 + 1") == "2"
+                remote_host.cut()
+            await eventually(lambda: remote_host.leftovers() == [], what="nothing left")
+
+    async def test_an_end_while_the_host_is_out_of_reach_does_not_hang_and_is_done_later(
+        self, embedded_host: Embedded
+    ) -> None:
+        """L5, K6."""
+        async with started(embedded_host.location(), now=True) as kernel:
+            assert await kernel.value("1 + 1") == "2"
+            embedded_host.down()
+            await eventually(lambda: kernel.status["step"] == "reattaching")
+            ending = asyncio.create_task(kernel.manager.shutdown_kernel(now=True))
+            await asyncio.wait([ending], timeout=2)
+            embedded_host.up()
+            await ending
+        wait_until(lambda: embedded_host.leftovers() == [], 30, "nothing left")
+
+
+class TestRunDirectory:
+    async def test_a_kernel_whose_run_directory_disappears_ends(self, embedded_host: Embedded) -> None:
+        """K6: that is how a person ends it by hand. The keeper looks every ten seconds."""
+        async with started(embedded_host.location()) as kernel:
+            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            await cell.until(lambda: cell.stdout)
+            assert embedded_host.run(["rm", "-r", str(embedded_host.home / ".albedo-remote/run")]).returncode == 0
+            await cell.done(30)
+            assert cell.status == "error"
+            assert not await kernel.manager.is_alive()
