@@ -371,12 +371,14 @@ class KernelLink:
         self._upkeep = asyncio.get_running_loop().create_task(self._stay_attached())
 
     async def _stay_attached(self) -> None:
+        lag = time.time() - time.monotonic()
         while True:
             try:
                 async with asyncio.timeout(PING_EVERY):
                     await self._broken.wait()
             except TimeoutError:
-                self._look()
+                before, lag = lag, time.time() - time.monotonic()
+                self._look(slept=lag - before > PING_EVERY)
                 continue
             log.info("%s: connection lost (%s), reattaching", self._transport.host, self.away)
             self._owner.stepped("reattaching")
@@ -384,8 +386,15 @@ class KernelLink:
                 return
             log.info("%s: reattached", self._transport.host)
 
-    def _look(self) -> None:
-        """See whether the keeper is still there; called every `PING_EVERY` seconds."""
+    def _look(self, slept: bool) -> None:
+        """See whether the keeper is still there; called every `PING_EVERY` seconds.
+
+        Args:
+            slept: whether this machine was asleep, as far as a clock that stood still meanwhile can tell. Most
+                connections are dead by then, so the keeper gets less time to answer.
+        """
+        if slept:
+            self._heard = min(self._heard, time.monotonic() - SILENCE + PING_EVERY)
         silent = time.monotonic() - self._heard
         if silent >= SILENCE and self._visit is not None:
             self._visit.suspect()
