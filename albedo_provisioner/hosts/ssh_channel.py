@@ -24,8 +24,8 @@ MAX_CHANNELS = 8
 # twice speed times round trip: 300 MB/s over 50 ms.
 WINDOW = 32 * 1024 * 1024
 
-# The largest packet the host may send, in bytes. OpenSSH sends mostly 32 KiB whatever is allowed; measured over 1 GB, 64 KiB
-# is the fastest here, and at 256 KiB the server itself falls to a third.
+# The largest packet the host may send, in bytes. OpenSSH sends mostly 32 KiB whatever is allowed; over 1 GB, 64 KiB
+# was the fastest, and at 256 KiB the server itself fell to a third.
 MAX_PACKET = 64 * 1024
 
 # Writing is paused above the first and resumed below the second: bytes that the host's window has no room for.

@@ -73,7 +73,7 @@ class Destination:
             ConfigError: there is no host in it, or the port is no number.
         """
         found = re.fullmatch(
-            r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:]+|[0-9a-fA-F:]+:[0-9a-fA-F:.%\w]*))"
+            r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:@]+|[0-9a-fA-F:]+:[0-9a-fA-F:.%\w]*))"
             r"(?::(?P<port>\d+))?/?",
             text.strip(),
         )
@@ -111,7 +111,7 @@ async def _connect(
     via: asyncssh.SSHClientConnection | None,
     lost: Callable[[Exception | None], None],
 ) -> asyncssh.SSHClientConnection:
-    options = await _read_options(destination)
+    options, files = await _read_options(destination)
     config = options.config
     attempt.user = options.username
     attempt.address = f"{options.host}:{options.port}"
@@ -127,8 +127,8 @@ async def _connect(
         connection = await asyncssh.connect(
             destination.host,
             options=options,
-            # Already read; an empty list keeps asyncssh from reading ~/.ssh/config after all.
-            config=() if config.loaded else [],
+            # Named again, or asyncssh would read ~/.ssh/config when there are none, and lose all when it reloads.
+            config=files,
             tunnel=via or _Dialer(options, proxy),
             client_factory=lambda: client,
             known_hosts=_trust(options, attempt),
@@ -153,9 +153,10 @@ async def _connect_jumps(jumps: str, attempt: Attempt) -> asyncssh.SSHClientConn
     """Connect to the hops of a ProxyJump ("a,b": a first, b through a) and return the last one's connection."""
     via = None
     for text in jumps.split(","):
-        hop = Attempt(text.strip())
+        hop = Attempt(text.strip(), via=attempt.via)
         try:
             via = await _connect(Destination.parse(text), hop, via, lambda error: None)
+            attempt.via = hop.host
         except (OSError, ValueError, asyncssh.Error, HostError) as error:
             told = translate(error, hop)
             if isinstance(told, HostError):
@@ -179,8 +180,10 @@ def config_files() -> list[Path]:
     return [file for file in files if os.access(file, os.R_OK)]
 
 
-async def _read_options(destination: Destination) -> asyncssh.SSHClientConnectionOptions:
-    """Read what the ssh config says about a destination.
+async def _read_options(
+    destination: Destination,
+) -> tuple[asyncssh.SSHClientConnectionOptions, list[Path]]:
+    """Read what the ssh config says about a destination; return it with the files it was read from.
 
     Raises:
         asyncssh.ConfigParseError: a config file cannot be read; the text names file and line.
@@ -214,7 +217,7 @@ async def _read_options(destination: Destination) -> asyncssh.SSHClientConnectio
         options = await read(files)
     if options.config.has_match_final():
         options = await read(files, reload=True, final=True)
-    return options
+    return options, files
 
 
 def _expand(options: asyncssh.SSHClientConnectionOptions, text: str) -> str:
@@ -255,9 +258,7 @@ def _trust(options: asyncssh.SSHClientConnectionOptions, attempt: Attempt) -> An
 class _Client(asyncssh.SSHClient):
     """What asyncssh asks while connecting: never a question to a person, and everything noted for the message."""
 
-    def __init__(
-        self, attempt: Attempt, identities: Identities, lost: Callable[[Exception | None], None]
-    ) -> None:
+    def __init__(self, attempt: Attempt, identities: Identities, lost: Callable[[Exception | None], None]) -> None:
         self._attempt = attempt
         self._identities = identities
         self._lost = lost

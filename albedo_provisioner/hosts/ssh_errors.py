@@ -37,6 +37,7 @@ class Attempt:
         offered: the keys that were offered, as "ED25519 SHA256:… (agent)".
         locked: the identity files that need a passphrase we do not have.
         notes: other things worth telling about keys and agent.
+        via: the jump host that the connection goes through, "" for none.
         proxy: the last line a ProxyCommand wrote to its standard error.
         step: what was going on, for a timeout's message.
     """
@@ -50,6 +51,7 @@ class Attempt:
     offered: list[str] = field(default_factory=list)
     locked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    via: str = ""
     proxy: str = ""
     step: str = "connecting"
 
@@ -113,6 +115,8 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
     if isinstance(error, OSError):
         return _os_error(error, attempt)
     if isinstance(error, asyncssh.ChannelOpenError):
+        if attempt.via and attempt.step == "connecting":
+            return _unreachable(attempt, f"its jump host {attempt.via} does not lead there: {error.reason}")
         return _unreachable(attempt, f"it does not run commands: {error.reason}", "Ask whoever runs the host")
     if isinstance(error, asyncssh.DisconnectError):
         return _disconnected(error, attempt)

@@ -84,3 +84,10 @@ async def start(transport: Transport, command: str) -> tuple[Channel, Recorder]:
     """Start a command."""
     recorder = Recorder()
     return await transport.open(command, recorder), recorder
+
+
+async def eventually(condition: Callable[[], object], timeout: float = 10) -> None:
+    """Wait until a condition holds that nothing tells us about (another process's state)."""
+    async with asyncio.timeout(timeout):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from faces import Embedded, Host, Real
-from recorder import Recorder, run, start
+from recorder import Recorder, eventually, run, start
 
 from albedo_provisioner.errors import UnreachableError
 from albedo_provisioner.hosts.local import LocalTransport
@@ -65,7 +65,7 @@ async def test_a_command_killed_by_a_signal_tells_which(transport: Transport) ->
 
 async def test_commands_start_in_the_home_directory(transport: Transport, any_host: Host) -> None:
     told = await run(transport, "pwd -P")
-    assert told.out.decode().strip() == os.path.realpath(any_host.home)
+    assert told.out.decode().strip() == str(any_host.home)
 
 
 async def test_input_of_any_bytes_comes_back_unchanged_and_ends_with_eof(transport: Transport) -> None:
@@ -165,9 +165,7 @@ async def test_a_command_notices_that_its_channel_was_closed(transport: Transpor
         assert (await run(transport, watch)).how.status == 0  # type: ignore[union-attr]
 
 
-async def test_a_receiver_that_fails_loses_its_own_channel_and_no_other(
-    remote_host: Host, ssh_to: Opener
-) -> None:
+async def test_a_receiver_that_fails_loses_its_own_channel_and_no_other(remote_host: Host, ssh_to: Opener) -> None:
     class Failing(Recorder):
         def data_received(self, data: bytes) -> None:
             raise ValueError("not this one")
@@ -292,9 +290,7 @@ async def test_a_connection_that_is_dead_without_anybody_knowing_holds_up_an_ope
     remote_host.thaw()
 
 
-async def test_a_silent_connection_is_noticed_within_fifteen_seconds(
-    embedded_host: Embedded, ssh_to: Opener
-) -> None:
+async def test_a_silent_connection_is_noticed_within_fifteen_seconds(embedded_host: Embedded, ssh_to: Opener) -> None:
     """L6, the transport's part of it."""
     _, told = await start(ssh_to(embedded_host), "cat")
     embedded_host.freeze()
@@ -309,9 +305,7 @@ async def test_a_connection_without_channels_is_closed_after_a_while(sshd_host: 
     connection = transport.connections[0]
     channel.close()
     await told.end()
-    async with asyncio.timeout(10):
-        while transport.connections or connection.alive:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not transport.connections and not connection.alive)
     assert (await run(transport, "echo again")).out == b"again\n"
 
 
@@ -325,12 +319,10 @@ async def test_a_caller_that_gives_up_leaves_no_place_on_the_connection_taken(
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(transport.open("cat", Recorder()), 0.02)
     embedded_host.server.behave(latency=0.0)
-    connection = transport.connections[0]
-    async with asyncio.timeout(10):
-        while any(each.load for each in transport.connections):
-            await asyncio.sleep(0.01)
+    await eventually(lambda: not any(each.load for each in transport.connections))
     assert (await run(transport, "echo free")).out == b"free\n"
-    assert connection in transport.connections
+    # Two for those who gave up, and one more when the server has not yet freed their sessions.
+    assert embedded_host.server.accepted() <= 3
 
 
 async def test_a_caller_that_gives_up_does_not_spoil_the_connect_for_the_others(
@@ -346,9 +338,7 @@ async def test_a_caller_that_gives_up_does_not_spoil_the_connect_for_the_others(
     assert embedded_host.server.accepted() == 1
 
 
-async def test_a_host_that_hangs_is_given_up_after_the_timeout(
-    embedded_host: Embedded, ssh_to: Opener
-) -> None:
+async def test_a_host_that_hangs_is_given_up_after_the_timeout(embedded_host: Embedded, ssh_to: Opener) -> None:
     embedded_host.server.behave(hold_new=True)
     transport = ssh_to(embedded_host, connect_timeout=0.5)
     started = time.monotonic()

@@ -1,0 +1,369 @@
+"""Who gets in, by which way, and what a person is told when nobody does (H1, H4)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Workspace
+from faces import Real
+from recorder import Recorder, eventually, run
+
+from albedo_provisioner.errors import AlbedoError, ConfigError, SignInError, UnreachableError
+from albedo_provisioner.hosts.ssh import SSHTransport
+
+
+class Door:
+    """Writes `Host` entries for ann's account on the real sshd and knocks by them.
+
+    Attributes:
+        options: the entry's settings; a test changes them before it knocks.
+    """
+
+    def __init__(self, workspace: Workspace, host: Real) -> None:
+        self.workspace = workspace
+        self.host = host
+        self.options: dict[str, str | None] = {
+            "HostName": "127.0.0.1",
+            "Port": str(host.server.port),
+            "User": host.account.name,
+            "IdentityFile": str(host.server.client_key),
+            "UserKnownHostsFile": str(host.server.known_hosts),
+            "GlobalKnownHostsFile": "none",
+        }
+        self.transports: list[SSHTransport] = []
+
+    def write(self, alias: str = "gpu", **changes: str | None) -> None:
+        """Add a `Host` entry; None leaves a setting out."""
+        settings = {**self.options, **changes}
+        lines = "".join(f"  {key} {value}\n" for key, value in settings.items() if value is not None)
+        self.workspace.add_to_ssh_config(f"Host {alias}\n{lines}")
+
+    async def whoami(self, spelling: str = "gpu", **options: float) -> str:
+        """Sign in and return the account's name."""
+        transport = SSHTransport(spelling, **options)
+        self.transports.append(transport)
+        return (await run(transport, "id -un")).out.decode().strip()
+
+    async def refusal(self, kind: type[AlbedoError], spelling: str = "gpu", **options: float) -> str:
+        """Fail to sign in and return the message."""
+        transport = SSHTransport(spelling, **options)
+        self.transports.append(transport)
+        with pytest.raises(kind) as caught:
+            await transport.open("true", Recorder())
+        return str(caught.value)
+
+    def key(self, name: str, passphrase: str = "") -> Path:
+        """Make a key pair that the account accepts."""
+        path = self.workspace.home / name
+        keygen(path, passphrase)
+        accepted = self.host.server.root / f"keys-{self.host.account.name}"
+        with accepted.open("a") as file:
+            file.write(path.with_suffix(".pub").read_text())
+        return path
+
+
+@pytest.fixture
+async def door(workspace: Workspace, sshd_host: Real) -> AsyncIterator[Door]:
+    accepted = sshd_host.server.root / f"keys-{sshd_host.account.name}"
+    before = accepted.read_text()
+    door = Door(workspace, sshd_host)
+    yield door
+    for transport in door.transports:
+        await transport.close()
+    accepted.write_text(before)
+
+
+@pytest.fixture
+def agent(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Run an ssh-agent; return what adds a key to it."""
+    path = workspace.root / "agent"
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", str(path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()  # it listens
+    monkeypatch.setenv("SSH_AUTH_SOCK", str(path))
+    askpass = workspace.root / "askpass"
+    askpass.write_text("#!/bin/sh\necho secret\n")
+    askpass.chmod(0o700)
+
+    def add(*arguments: str) -> None:
+        environ = {**os.environ, "SSH_ASKPASS": str(askpass), "SSH_ASKPASS_REQUIRE": "force", "DISPLAY": ":9"}
+        subprocess.run(["ssh-add", "-q", *arguments], env=environ, check=True, capture_output=True)
+
+    yield add
+    process.terminate()
+    process.wait()
+    process.stdout.close()
+
+
+def keygen(path: Path, passphrase: str = "") -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
+
+
+def sign(authority: Path, public_key: Path, *options: str) -> None:
+    """Write a certificate beside a public key."""
+    subprocess.run(["ssh-keygen", "-q", "-s", str(authority), "-I", "test", *options, str(public_key)], check=True)
+
+
+def fingerprint(public_key: Path) -> str:
+    output = subprocess.run(["ssh-keygen", "-l", "-f", str(public_key)], capture_output=True, text=True, check=True)
+    return output.stdout.split()[1]
+
+
+# -- getting in
+
+
+async def test_alias_port_user_and_key_come_from_the_config(door: Door) -> None:
+    door.write()
+    assert await door.whoami() == door.host.account.name
+
+
+async def test_a_user_in_the_spelling_wins_over_the_config(door: Door) -> None:
+    door.write(User="nobody-at-all")
+    assert await door.whoami(f"{door.host.account.name}@gpu") == door.host.account.name
+
+
+async def test_include_and_match_are_honoured(door: Door, workspace: Workspace) -> None:
+    account = door.options.pop("User")
+    door.write()
+    (workspace.root / "more").write_text(f"Match originalhost gpu\n  User {account}\n")
+    workspace.add_to_ssh_config(f"Match all\nInclude {workspace.root}/mo*\n")
+    assert await door.whoami() == account
+
+
+async def test_match_final_sees_what_the_config_said_before(door: Door, workspace: Workspace) -> None:
+    account = door.options.pop("User")
+    door.write()
+    workspace.add_to_ssh_config(f"Match final originalhost gpu\n  User {account}\n")
+    assert await door.whoami() == account
+
+
+async def test_the_config_and_known_hosts_of_the_home_are_read_when_no_other_config_is_named(
+    door: Door, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    door.write(UserKnownHostsFile=None)
+    ssh = workspace.home / ".ssh"
+    ssh.mkdir(mode=0o700)
+    shutil.copy(workspace.ssh_config, ssh / "config")
+    shutil.copy(door.host.server.known_hosts, ssh / "known_hosts")
+    monkeypatch.delenv("ALBEDO_SSH_CONFIG")
+    assert await door.whoami() == door.host.account.name
+
+
+async def test_a_missing_identity_file_does_not_keep_the_other_from_being_used(door: Door) -> None:
+    door.write(IdentityFile=f"/no/such/key\n  IdentityFile {door.host.server.client_key}")
+    assert await door.whoami() == door.host.account.name
+
+
+async def test_a_key_of_the_agent_opens_the_door(door: Door, agent: Callable[..., None]) -> None:
+    key = door.key("held", "secret")
+    agent(str(key))
+    key.unlink()
+    door.write(IdentityFile="/no/such/key")
+    assert await door.whoami() == door.host.account.name
+
+
+async def test_a_locked_key_is_used_through_the_agent_and_no_other_of_its_keys_with_identities_only(
+    door: Door, agent: Callable[..., None], workspace: Workspace
+) -> None:
+    locked = door.key("locked", "secret")
+    for number in range(7):  # more than a server listens to (MaxAuthTries 6)
+        other = workspace.home / f"other{number}"
+        keygen(other)
+        agent(str(other))
+    agent(str(locked))
+    door.write(IdentityFile=str(locked), IdentitiesOnly="yes")
+    assert await door.whoami() == door.host.account.name
+
+
+async def test_a_certificate_beside_the_key_opens_the_door(door: Door, workspace: Workspace) -> None:
+    authority = door.key("authority")
+    accepted = door.host.server.root / f"keys-{door.host.account.name}"
+    accepted.write_text(f"cert-authority {authority.with_suffix('.pub').read_text()}")
+    key = workspace.home / "mine"
+    keygen(key)
+    sign(authority, key.with_suffix(".pub"), "-n", door.host.account.name)
+    door.write(IdentityFile=str(key))
+    assert await door.whoami() == door.host.account.name
+
+
+async def test_a_host_certificate_of_a_known_authority_is_trusted(door: Door, workspace: Workspace) -> None:
+    authority = workspace.home / "host-authority"
+    keygen(authority)
+    host_key = door.host.server.root / "host_key.pub"
+    sign(authority, host_key, "-h", "-n", "127.0.0.1")
+    certificate = door.host.server.root / "host_key-cert.pub"
+    door.host.server.restart(HostCertificate=str(certificate))
+    known = workspace.home / "known"
+    known.write_text(f"@cert-authority * {authority.with_suffix('.pub').read_text()}")
+    door.write(UserKnownHostsFile=str(known))
+    assert await door.whoami() == door.host.account.name
+
+
+@pytest.mark.parametrize("hops", [1, 2])
+async def test_jump_hosts_lead_to_the_host_and_close_with_it(door: Door, hops: int) -> None:
+    door.host.server.restart(AllowTcpForwarding="yes")
+    door.write("bastion")
+    door.write("bastion2")
+    door.write("gpu", ProxyJump=",".join(["bastion", "bastion2"][:hops]))
+    assert await door.whoami() == door.host.account.name
+    assert door.host.connected() == hops + 1
+    await door.transports[0].close()
+    await eventually(lambda: not door.host.connected())
+
+
+async def test_a_proxy_command_runs_in_a_shell_and_may_talk_on_its_standard_error(door: Door) -> None:
+    door.host.server.restart(AllowTcpForwarding="yes")
+    door.write("bastion")
+    inner = f"ssh -F {door.host.ssh_config} -W %h:%p bastion"
+    door.write("gpu", ProxyCommand=f"sh -c 'echo noise >&2; ulimit -c 0; exec {inner}'")
+    assert await door.whoami() == door.host.account.name
+
+
+# -- not getting in
+
+
+async def test_an_unknown_host_key_is_never_accepted_and_the_message_says_what_to_run(
+    door: Door, workspace: Workspace
+) -> None:
+    door.write(UserKnownHostsFile=str(workspace.root / "missing"))
+    message = await door.refusal(SignInError)
+    assert f"ED25519 {fingerprint(door.host.server.root / 'host_key.pub')}" in message
+    assert f"`ssh -F {workspace.ssh_config} gpu`" in message
+    assert not (workspace.root / "missing").exists()
+
+
+@pytest.mark.parametrize("known", ["none", "/dev/null"])
+@pytest.mark.parametrize("checking", ["no", "accept-new"])
+async def test_settings_that_make_ssh_careless_do_not_make_us_so(door: Door, known: str, checking: str) -> None:
+    door.write(UserKnownHostsFile=known, StrictHostKeyChecking=checking)
+    assert "is not known" in await door.refusal(SignInError)
+
+
+async def test_a_changed_host_key_is_told_apart_from_an_unknown_one(door: Door, workspace: Workspace) -> None:
+    other = workspace.home / "other"
+    keygen(other)
+    known = workspace.home / "known"
+    known.write_text(f"[127.0.0.1]:{door.host.server.port} {other.with_suffix('.pub').read_text()}")
+    door.write(UserKnownHostsFile=str(known))
+    message = await door.refusal(SignInError)
+    assert "has changed" in message
+    assert fingerprint(other.with_suffix(".pub")) in message
+    assert fingerprint(door.host.server.root / "host_key.pub") in message
+
+
+async def test_a_known_hosts_file_with_a_malformed_line_still_counts(door: Door, workspace: Workspace) -> None:
+    known = workspace.home / "known"
+    known.write_text("nonsense\n@what ever it is\n" + door.host.server.known_hosts.read_text())
+    door.write(UserKnownHostsFile=str(known))
+    assert await door.whoami() == door.host.account.name
+
+
+async def test_a_refused_key_is_named_with_the_methods_that_were_tried(door: Door, workspace: Workspace) -> None:
+    key = workspace.home / "stranger"
+    keygen(key)
+    door.write(IdentityFile=str(key))
+    message = await door.refusal(SignInError)
+    assert "Permission denied (publickey)" in message
+    assert fingerprint(key.with_suffix(".pub")) in message
+    assert f"`ssh -F {workspace.ssh_config} gpu`" in message
+
+
+async def test_no_key_at_all_is_said(door: Door) -> None:
+    door.write(IdentityFile="/no/such/key")
+    message = await door.refusal(SignInError)
+    assert "Permission denied (publickey)" in message
+    assert "/no/such/key: no such file" in message
+
+
+async def test_a_locked_key_asks_nothing_and_the_message_says_how_to_unlock_it(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = door.key("locked", "secret")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/no/such/agent")
+    door.write(IdentityFile=str(key))
+    message = await door.refusal(SignInError)
+    assert f"{key} needs a passphrase" in message
+    assert f"`ssh-add {key}`" in message
+
+
+async def test_a_password_is_never_asked_for(door: Door) -> None:
+    door.host.server.restart(
+        PasswordAuthentication="yes", KbdInteractiveAuthentication="yes", PubkeyAuthentication="no"
+    )
+    door.write()
+    assert "Permission denied (keyboard-interactive,password)" in await door.refusal(SignInError)
+
+
+async def test_a_second_factor_is_a_sign_in_that_we_cannot_do(door: Door) -> None:
+    door.host.server.restart(PasswordAuthentication="yes", AuthenticationMethods="publickey,password")
+    door.write()
+    assert "Permission denied (publickey,password)" in await door.refusal(SignInError)
+
+
+async def test_a_name_that_does_not_exist_is_said(door: Door) -> None:
+    message = await door.refusal(UnreachableError, "no-such-host.invalid")
+    assert "could not resolve hostname no-such-host.invalid" in message
+
+
+async def test_a_refused_port_is_said_with_the_address_behind_the_alias(door: Door) -> None:
+    door.host.down()
+    door.write()
+    message = await door.refusal(UnreachableError)
+    assert f"gpu (127.0.0.1:{door.host.server.port}) cannot be reached: connection refused" in message
+    door.host.up()
+
+
+async def test_a_server_that_is_no_ssh_server_is_said(door: Door) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        door.write(Port=str(listener.getsockname()[1]))
+        message = await door.refusal(UnreachableError, connect_timeout=0.3)
+    assert "timed out while" in message
+
+
+async def test_a_failing_jump_host_is_named_with_its_own_trouble(door: Door, workspace: Workspace) -> None:
+    door.write("bastion", UserKnownHostsFile=str(workspace.root / "missing"))
+    door.write("gpu", ProxyJump="bastion")
+    message = await door.refusal(SignInError)
+    assert message.startswith("gpu is reached through bastion, and that failed. The host key of bastion is not known")
+    assert f"`ssh -F {workspace.ssh_config} bastion`" in message
+
+
+async def test_a_jump_host_that_forbids_forwarding_is_said(door: Door) -> None:
+    door.write("bastion")
+    door.write("gpu", ProxyJump="bastion")
+    message = await door.refusal(UnreachableError)
+    assert "its jump host bastion does not lead there: open failed" in message
+    await eventually(lambda: not door.host.connected())
+
+
+async def test_a_failing_proxy_command_is_quoted(door: Door) -> None:
+    door.write(ProxyCommand="sh -c 'echo no way out >&2; exit 1'")
+    assert "no way out" in await door.refusal(UnreachableError)
+
+
+async def test_a_proxy_command_that_does_not_exist_is_said(door: Door) -> None:
+    door.write(ProxyCommand="no-such-program %h %p")
+    assert "no-such-program" in await door.refusal(UnreachableError)
+
+
+async def test_a_host_that_runs_no_commands_is_said(door: Door) -> None:
+    door.host.server.restart(MaxSessions="0")
+    door.write()
+    assert "does not run commands" in await door.refusal(UnreachableError)
+
+
+async def test_a_broken_config_is_named_with_file_and_line(door: Door, workspace: Workspace) -> None:
+    workspace.ssh_config.write_text("Host gpu\n  Port many\n")
+    message = await door.refusal(ConfigError)
+    assert f"{workspace.ssh_config} line 2" in message
+
+
+@pytest.mark.parametrize("spelling", ["", "ann@", "a:b:c:d@"])
+async def test_a_text_that_is_no_host_is_a_config_error(door: Door, spelling: str) -> None:
+    assert "is not a host" in await door.refusal(ConfigError, spelling)
