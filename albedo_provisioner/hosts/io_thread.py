@@ -150,11 +150,12 @@ class IOThread:
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
-        for closing in self._on_stop:
-            try:
-                self.loop.run_until_complete(asyncio.wait_for(closing(), EXIT_TIMEOUT))
-            except Exception:
-                log.exception("closing at exit failed")
+        if self._on_stop:
+            last = [self.loop.create_task(closing()) for closing in self._on_stop]
+            done, _ = self.loop.run_until_complete(asyncio.wait(last, timeout=EXIT_TIMEOUT))
+            for task in done:
+                if error := task.exception():
+                    log.error("closing at exit failed", exc_info=error)
         tasks = asyncio.all_tasks(self.loop)
         for task in tasks:
             task.cancel()
@@ -174,7 +175,7 @@ class IOThread:
     def _stop(self) -> None:
         self._stopped = True
         self.call_soon(self.loop.stop)
-        self._thread.join(EXIT_TIMEOUT + 1)
+        self._thread.join(2 * EXIT_TIMEOUT + 1)
 
 
 def submit(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:

@@ -7,7 +7,6 @@ So the files are read here, the way OpenSSH reads them, and asyncssh is handed t
 
 from __future__ import annotations
 
-import ipaddress
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -62,10 +61,6 @@ def trusted_keys(known: asyncssh.SSHKnownHosts, host: str, port: int | None) -> 
         host: the name (or address) that was dialled, or the config's HostKeyAlias.
         port: its port, None for 22.
     """
-    # Only what was dialled counts: the address a name resolves to is not looked up (ssh: CheckHostIP no).
-    try:
-        address = str(ipaddress.ip_address(host))
-    except ValueError:
-        address = ""
-    host_keys, authorities, revoked, *_ = known.match(host, address, port)
+    # No second name to look up: the address that a name resolves to does not count (ssh: CheckHostIP no).
+    host_keys, authorities, revoked, *_ = known.match(host, "", port)
     return host_keys, authorities, revoked
