@@ -308,8 +308,7 @@ def _remove(arguments: argparse.Namespace) -> int:
 def _demo(arguments: argparse.Namespace) -> int:
     from .demo.run import main as run_demo
 
-    status: int = run_demo(serve=arguments.serve)
-    return status
+    return run_demo(serve=arguments.serve)
 
 
 def _run_kernel(arguments: argparse.Namespace) -> NoReturn:
