@@ -104,6 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     add = commands.add_parser(
         "add",
         help="add a kernel on another host to the kernel picker",
+        usage="%(prog)s LOCATION [options]",
         description=_ADD_DESCRIPTION,
         epilog=_ADD_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
