@@ -66,6 +66,18 @@ class AlbedoProvisioner(KernelProvisionerBase):
         allow_none=True,
         help="Bytes of output that the host holds while this machine is away. Default: 67108864, 64 MiB.",
     ).tag(config=True)
+    journal_cells = traitlets.Int(
+        None,
+        min=1,
+        allow_none=True,
+        help="How many of the newest cells the host keeps whole, for `jupyter albedo recover`. Default: 200.",
+    ).tag(config=True)
+    journal_bytes = traitlets.Int(
+        None,
+        min=1,
+        allow_none=True,
+        help="Bytes that the kept cells may have altogether. Default: 33554432, 32 MiB.",
+    ).tag(config=True)
     reattach = traitlets.Bool(
         True,
         help="Whether a notebook whose server was killed finds its kernel again, variables and all, at the next start.",
@@ -125,6 +137,8 @@ class AlbedoProvisioner(KernelProvisionerBase):
             kernel_name=getattr(manager, "kernel_name", ""),
             grace=self.grace,
             hold=self.hold,
+            journal_cells=self.journal_cells,
+            journal_bytes=self.journal_bytes,
             notebook=given.get("JPY_SESSION_NAME", "").replace("$$", "$"),
         )
         # The command is made up on the host, and the local environment stays here. What is left is not for us.

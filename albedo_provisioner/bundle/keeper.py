@@ -25,7 +25,7 @@ from .ladder import Ladder, Report
 from .protocol import Event, Received
 from .reception import Reception
 from .spawn import boot_id, folder_path
-from .wire import IOPUB, KEEPER, NOTE, SHELL
+from .wire import IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL
 
 HOLD = 64 << 20
 """Bytes held for a client that is away, unless the request says otherwise."""
@@ -35,6 +35,10 @@ GRACE = 24 * 3600.0
 
 UNCLAIMED = 120.0
 """Seconds after which a kernel that no client ever linked to is ended: its start was given up on the way."""
+
+_PAGE_PARTS = 2048
+_PAGE_BYTES = 1 << 20
+"""What an answer with messages of the journal may have: well below what a message can, and no obstacle for others."""
 
 _HOUSEKEEPING = 10.0
 _GOODBYE = 3.0
@@ -297,12 +301,31 @@ class Keeper:
         self._stop(float(request.get("term_grace", 0)), launch)
 
     def _do_cell(self, request: dict[str, Any], answer: Answer) -> None:
-        """Give a cell's messages out of the journal: after the answer come their parts, all in one row."""
+        """Give a cell's messages out of the journal: after the answer come their parts, all in one row.
+
+        The first one is the request. A cell has more of them than one answer can carry: this one begins with number
+        `first`, and its own `next` says which one to ask for then, or is None when there are no more.
+        """
         cell = self.journal.find(str(request.get("msg_id")))
         if cell is None:
             return answer({"error": "the journal does not have that cell (any more)"})
-        rows = [(SHELL, cell.request), *cell.messages]
+        # One that could not travel to a client either is passed over.
+        rows = [(channel, parts) for channel, parts in [(SHELL, cell.request), *cell.messages] if len(parts) < MAX_PARTS]
+        first = after = int(request.get("first", 0))
+        count = size = 0
+        while after < len(rows):
+            parts = rows[after][1]
+            count += len(parts)
+            size += sum(map(len, parts))
+            if after > first and (count > _PAGE_PARTS or size > _PAGE_BYTES):
+                break
+            after += 1
+        page = rows[first:after]
         return answer(
-            {"cell": cell.summary(), "messages": [[channel, len(parts)] for channel, parts in rows]},
-            [bytes(part) for _, parts in rows for part in parts],
+            {
+                "cell": cell.summary(),
+                "messages": [[channel, len(parts)] for channel, parts in page],
+                "next": after if after < len(rows) else None,
+            },
+            [bytes(part) for _, parts in page for part in parts],
         )

@@ -51,6 +51,8 @@ class KernelRequest:
         grace: seconds to keep it, idle, with no client; None for the keeper's default (a day).
         hold: bytes the keeper holds for a client that is away; None for its default (64 MiB).
         notebook: path of the notebook that it is for, if any; a later client finds it by this.
+        journal_cells: how many of the newest cells the keeper's journal keeps; None for its default (200).
+        journal_bytes: bytes that they may have altogether; None for its default (32 MiB).
     """
 
     location: Location
@@ -63,6 +65,8 @@ class KernelRequest:
     grace: float | None = None
     hold: int | None = None
     notebook: str = ""
+    journal_cells: int | None = None
+    journal_bytes: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON, the key included."""
@@ -193,7 +197,8 @@ class RemoteKernel:
 
     async def _make(self) -> None:
         """Have the kernel made, once, also when the connection breaks while that is under way."""
-        settings = {"grace": self.request.grace, "hold": self.request.hold, "notebook": self.request.notebook}
+        names = ("grace", "hold", "notebook", "journal_cells", "journal_bytes")
+        settings = {name: getattr(self.request, name) for name in names}
         for attempt in range(_START_ATTEMPTS):
             last = attempt == _START_ATTEMPTS - 1
             try:
