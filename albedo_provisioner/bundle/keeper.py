@@ -310,7 +310,9 @@ class Keeper:
         if cell is None:
             return answer({"error": "the journal does not have that cell (any more)"})
         # One that could not travel to a client either is passed over.
-        rows = [(channel, parts) for channel, parts in [(SHELL, cell.request), *cell.messages] if len(parts) < MAX_PARTS]
+        rows = [
+            (channel, parts) for channel, parts in [(SHELL, cell.request), *cell.messages] if len(parts) < MAX_PARTS
+        ]
         first = after = int(request.get("first", 0))
         count = size = 0
         while after < len(rows):
