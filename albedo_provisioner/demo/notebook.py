@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ LINES = 50
 CUT_AFTER = 15
 """The line after whose arrival the link is cut."""
 
-CELL_TIMEOUT = 60
+CELL_TIMEOUT = 30
 """Seconds a cell may take before the demonstration is given up."""
 
 WHERE, STATE, RICH, LONG, AFTER = range(5)
@@ -95,6 +96,9 @@ class Notebook:
         except CellExecutionError as error:
             raise NotebookError(f"{title} failed: {error.ename}: {error.evalue}") from error
         except DeadKernelError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise asyncio.CancelledError from error  # Ctrl-C, which nbclient takes for the kernel's end
             provisioner: Any = self._manager.provisioner
             cause = provisioner.status.get("cause") or "The kernel died."
             raise NotebookError(f"{title} did not end. {cause}") from error
@@ -112,7 +116,7 @@ class Notebook:
 
     def where(self, folder: str, home: str, pid: int | None) -> Finding:
         """Compare where the first cell ran with where it was to run."""
-        node, *found = [*self.text(WHERE).splitlines(), "", "", ""][:4]
+        node, *found = (self.text(WHERE) + "\n" * 4).split("\n")[:4]
         if found == [folder, home, str(pid)]:
             return Finding(f"ran on {node} in ~{folder.removeprefix(home)}, home {home}", True)
         return Finding(f"ran in {found[0]} with home {found[1]} and pid {found[2]}, not in {folder} as {pid}", False)

@@ -28,6 +28,8 @@ from . import leftovers
 from .screen import Screen
 from .server import EmbeddedHost
 
+TITLE = "A kernel on another host, a notebook on it, and a link that is cut on purpose"
+
 FOLDER = "project"
 """The folder in the host's home that the kernel runs in."""
 
@@ -48,36 +50,39 @@ def main(serve: bool = False, *, hold: int | None = None) -> int:
         AlbedoError: something could not be done at all; nothing is left.
     """
     screen = Screen(sys.stdout)
+    path_before = os.environ.get("JUPYTER_PATH", "")
     host: EmbeddedHost | None = None
     began = time.monotonic()
     with _kept_messages() as messages:
         try:
             try:
+                screen.say(" A host for kernels, inside this machine" if serve else " " + TITLE)
+                screen.say()
                 host = _start_host(screen)
                 with _environment(host):
-                    failures = _serve(screen, host) if serve else _demonstrate(screen, host, hold)
+                    failures = _serve(screen, host, path_before) if serve else _demonstrate(screen, host, hold)
             finally:
                 screen.clear()
                 if host is not None:
                     host.close()
         except KeyboardInterrupt:
-            return _interrupted(screen, host)
+            return _interrupted(screen, host, "" if serve else "Interrupted. ")
     failures += [f"left on this machine: {each}" for each in leftovers.of_demo(host)]
     if failures:
         return _failed(failures, messages)
     screen.say()
     screen.say(f" Nothing was lost and nothing is left. {time.monotonic() - began:.1f} s in all.")
-    screen.say("   jupyter albedo add HOST:~/FOLDER    puts a host of yours into the kernel picker")
-    screen.say("   jupyter albedo demo --serve         keeps this one up for JupyterLab")
+    screen.say(" jupyter albedo add HOST:~/FOLDER   puts a host of yours into the kernel picker")
+    screen.say(" jupyter albedo demo --serve        keeps this one up for JupyterLab")
     return 0
 
 
-def _interrupted(screen: Screen, host: EmbeddedHost | None) -> int:
+def _interrupted(screen: Screen, host: EmbeddedHost | None, what: str) -> int:
     left = leftovers.of_demo(host) if host is not None else []
     if left:
         print(f"jupyter albedo demo: interrupted; this is left: {'; '.join(left)}", file=sys.stderr)
     else:
-        screen.say(" Interrupted. The host, its processes and all files of the demo are gone.")
+        screen.say(f" {what}The host, its processes and all files of the demo are gone.")
     return 130
 
 
@@ -97,26 +102,23 @@ def _failed(failures: list[str], messages: list[str]) -> int:
 
 
 def _start_host(screen: Screen) -> EmbeddedHost:
-    screen.say(" A kernel on another host, a notebook on it, and a link that is cut on purpose")
-    screen.say()
     screen.under_way("host", "an ssh server starts in this machine ...")
     began = time.monotonic()
     try:
         host = EmbeddedHost()
-    except RuntimeError as error:
+    except (RuntimeError, OSError) as error:
         raise AlbedoError(f"The demo's host could not be started: {error}") from error
-    (host.home / FOLDER).mkdir()
     seconds = time.monotonic() - began
     screen.step("host", f"{host.alias}: an ssh server on 127.0.0.1:{host.port}, fresh home", seconds=seconds)
     return host
 
 
-def data_directory(host: EmbeddedHost) -> Path:
+def _data_directory(host: EmbeddedHost) -> Path:
     """Return the Jupyter data directory of the demonstration: what `JUPYTER_PATH` has to name."""
     return host.root / "jupyter"
 
 
-def add_kernelspec(screen: Screen, host: EmbeddedHost) -> kernelspecs.Kernelspec:
+def _add_kernelspec(screen: Screen, host: EmbeddedHost) -> kernelspecs.Kernelspec:
     """Do what `jupyter albedo add demo-host:~/project` does, in the demonstration's own data directory.
 
     Raises:
@@ -125,6 +127,7 @@ def add_kernelspec(screen: Screen, host: EmbeddedHost) -> kernelspecs.Kernelspec
     location = Location.parse(f"{host.alias}:~/{FOLDER}")
     screen.under_way("connect", f"{location} ...")
     began = time.monotonic()
+    (host.home / FOLDER).mkdir()
     checked = check_location(location)
     name = kernelspecs.default_display_name(checked.location, checked.home)
     kernelspec = kernelspecs.add(kernelspecs.Settings(checked.location), display_name=name)
@@ -134,7 +137,7 @@ def add_kernelspec(screen: Screen, host: EmbeddedHost) -> kernelspecs.Kernelspec
 
 def _demonstrate(screen: Screen, host: EmbeddedHost, hold: int | None) -> list[str]:
     """Show it all; return what was not as it should be."""
-    kernelspec = add_kernelspec(screen, host)
+    kernelspec = _add_kernelspec(screen, host)
     # nbclient and what it needs take a while to import; the first lines are on the screen by then.
     screen.under_way("kernel", "...")
     with _not_imported("rfc3987_syntax"):
@@ -145,10 +148,10 @@ def _demonstrate(screen: Screen, host: EmbeddedHost, hold: int | None) -> list[s
     return show.failures
 
 
-def _serve(screen: Screen, host: EmbeddedHost) -> list[str]:
+def _serve(screen: Screen, host: EmbeddedHost, path_before: str) -> list[str]:
     """Keep the host up until Ctrl-C; return only when the host has ended by itself."""
-    kernelspec = add_kernelspec(screen, host)
-    path = os.pathsep.join(filter(None, [str(data_directory(host)), _jupyter_path_before]))
+    kernelspec = _add_kernelspec(screen, host)
+    path = os.pathsep.join(filter(None, [str(_data_directory(host)), path_before]))
     screen.say()
     screen.say(" In another terminal, with the same Python environment:")
     screen.say()
@@ -169,14 +172,11 @@ def _serve(screen: Screen, host: EmbeddedHost) -> list[str]:
 # ----------------------------------------------------------------------------------------------------- surroundings
 
 
-_jupyter_path_before = os.environ.get("JUPYTER_PATH", "")
-
-
 @contextlib.contextmanager
 def _environment(host: EmbeddedHost) -> Iterator[None]:
     """Have this process find the host, and put what Jupyter writes into the demonstration's own directory."""
-    data = data_directory(host)
-    data.mkdir(mode=0o700)
+    data = _data_directory(host)
+    (data / "runtime").mkdir(mode=0o700, parents=True)
     wanted: Mapping[str, str] = {
         "ALBEDO_SSH_CONFIG": str(host.ssh_config),
         "ALBEDO_HOME": str(data / "albedo"),

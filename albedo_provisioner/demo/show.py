@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,10 +66,14 @@ class Show:
         self._host = host
         self._kernelspec = kernelspec
         config = Config() if hold is None else Config({"AlbedoProvisioner": {"hold": hold}})
-        self._manager = AsyncKernelManager(kernel_name=kernelspec.name, config=config)
+        self._runtime = Path(jupyter_runtime_dir())
+        # By default the connection file would lie in the temporary directory, where nobody could tell whose it is.
+        connection_file = str(self._runtime / f"kernel-{host.alias}.json")
+        self._manager = AsyncKernelManager(kernel_name=kernelspec.name, connection_file=connection_file, config=config)
         self._client: Any = None
         self._line_came = asyncio.Event()
         self._down = False
+        self._cell_over = False
 
     async def run(self) -> None:
         """Show it all.
@@ -150,17 +153,18 @@ class Show:
         Raises:
             NotebookError: the cell failed, or the kernel was not attached again.
         """
-        cutting = asyncio.create_task(self._cut(notebook))
         try:
-            await notebook.run(LONG)
-            return await asyncio.wait_for(cutting, REATTACH_TIMEOUT)
-        except TimeoutError as error:
-            what = "the link was not made again" if self._line_came.is_set() else f"line {CUT_AFTER} never came"
-            raise NotebookError(f"Cell {LONG + 1} ended, yet {what}.") from error
-        finally:
-            cutting.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await cutting
+            async with asyncio.TaskGroup() as both:
+                both.create_task(self._run_long_cell(notebook))
+                cutting = both.create_task(self._cut(notebook))
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from errors
+        return cutting.result()
+
+    async def _run_long_cell(self, notebook: Notebook) -> None:
+        await notebook.run(LONG)
+        self._cell_over = True
+        self._line_came.set()
 
     async def _cut(self, notebook: Notebook) -> Outage:
         """Cut the link once the long cell is under way, and wait until it is there again.
@@ -169,26 +173,28 @@ class Show:
             NotebookError: it is not, in time.
         """
         await self._line_came.wait()
+        if self._cell_over:
+            raise NotebookError(f"Cell {LONG + 1} of the notebook ended, and line {CUT_AFTER} had not come.")
         connections, came = self._status["connections"], len(notebook.printed())
         began = time.time()
         self._down = True
         try:
             broken = self._host.cut()
             self._host.down()
-            self._screen.step(
-                "cut", f"the link breaks after line {came} of {LINES} ({broken} connection), no way in", mark="event"
-            )
+            text = f"the link, after line {came} of {LINES}: {broken} connection broken, no way in"
+            self._screen.step("cut", text, mark="event")
             self._progress(notebook, LONG)
             await asyncio.sleep(DOWN)
         finally:
+            # Also after Ctrl-C: the kernel is then ended the orderly way.
             self._host.up()
-            self._down = False
         ended = time.time()
         # There is no event to wait for: a provisioner says where it stands when it is asked.
         while self._status["step"] != "attached" or self._status["connections"] == connections:
             if time.time() - ended > REATTACH_TIMEOUT:
                 raise NotebookError(f"The kernel was not attached again: {self._status['away']}.")
             await asyncio.sleep(0.005)
+        self._down = False
         outage = Outage(began, ended, time.time())
         self._screen.step(
             "reattach",
@@ -204,7 +210,7 @@ class Show:
         if came >= CUT_AFTER:
             self._line_came.set()
         bar = "#" * (came // 2) + "." * ((LINES + 1) // 2 - came // 2)
-        away = "  the link is down, the cell goes on" if self._down else ""
+        away = "  link down, cell goes on" if self._down else ""
         self._screen.under_way("cell 4", f"[{bar}] {came:2} of {LINES}{away}")
 
     # The end
@@ -219,14 +225,18 @@ class Show:
     async def _shut_down(self) -> None:
         self._screen.under_way("shutdown", "...")
         began = time.monotonic()
-        await self._manager.shutdown_kernel()
-        self._screen.step("shutdown", "the kernel and its keeper have ended", seconds=time.monotonic() - began)
+        finding = Finding("the kernel and its keeper have ended", True)
+        try:
+            await self._manager.shutdown_kernel()
+        except AlbedoError as error:
+            finding = Finding(f"The kernel could not be shut down: {error}", False)
+        self._judge("shutdown", finding, time.monotonic() - began)
 
     def _look_for_leftovers(self) -> None:
         began = time.monotonic()
         left = leftovers.on_host(self._host, self._manager.kernel_id)
         text = "on the host: no process, no run directory, nothing but the bundle"
         self._judge("left over", Finding("; ".join(left) or text, not left))
-        left = leftovers.on_this_side(Path(jupyter_runtime_dir()))
+        left = leftovers.on_this_side(self._runtime)
         text = "on this side: no process, no file"
         self._judge("left over", Finding("; ".join(left) or text, not left), time.monotonic() - began)
