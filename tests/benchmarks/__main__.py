@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import signal
 import sys
 import time
 from pathlib import Path
@@ -34,6 +35,7 @@ def main() -> int:
         about += f"; {link}"
         print(link, flush=True)
     ssh_directory = _listing()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         place = hosts.Hosts(columns)
     except RuntimeError as error:

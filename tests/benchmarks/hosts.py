@@ -230,6 +230,7 @@ class Hosts:
                 "remote_kernel_name": "python3",
             }
             spec["metadata"] = {"kernel_provisioner": {"provisioner_name": "sshpyk-provisioner", "config": config}}
+            spec["interrupt_mode"] = "message"  # as its own command writes it: it sends no signals
         directory = self.root / "kernels" / host.kernel
         directory.mkdir()
         (directory / "kernel.json").write_text(json.dumps(spec))
