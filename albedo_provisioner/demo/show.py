@@ -170,24 +170,17 @@ class Show:
         """Cut the link once the long cell is under way, and wait until it is there again.
 
         Raises:
-            NotebookError: it is not, in time.
+            NotebookError: it is not, in time, or the cell ended too early.
         """
         await self._line_came.wait()
         if self._cell_over:
             raise NotebookError(f"Cell {LONG + 1} of the notebook ended, and line {CUT_AFTER} had not come.")
-        connections, came = self._status["connections"], len(notebook.printed())
+        connections = self._status["connections"]
         began = time.time()
-        self._down = True
         try:
-            broken = self._host.cut()
-            self._host.down()
-            text = f"the link, after line {came} of {LINES}: {broken} connection broken, no way in"
-            self._screen.step("cut", text, mark="event")
-            self._progress(notebook, LONG)
-            await asyncio.sleep(DOWN)
-        finally:
-            # Also after Ctrl-C: the kernel is then ended the orderly way.
-            self._host.up()
+            await self._be_down(notebook)
+        except RuntimeError as error:
+            raise NotebookError(f"The link could not be cut and mended: {' '.join(str(error).split())}") from error
         ended = time.time()
         # There is no event to wait for: a provisioner says where it stands when it is asked.
         while self._status["step"] != "attached" or self._status["connections"] == connections:
@@ -202,6 +195,25 @@ class Show:
             seconds=outage.reattached - began,
         )
         return outage
+
+    async def _be_down(self, notebook: Notebook) -> None:
+        """Cut all connections and let none in for a while.
+
+        Raises:
+            RuntimeError: the host is not there any more.
+        """
+        came = len(notebook.printed())
+        self._down = True
+        broken = self._host.cut()
+        try:
+            self._host.down()
+            text = f"the link, after line {came} of {LINES}: {broken} connection broken, no way in"
+            self._screen.step("cut", text, mark="event")
+            self._progress(notebook, LONG)
+            await asyncio.sleep(DOWN)
+        finally:
+            # Also after Ctrl-C: the kernel is then ended the orderly way.
+            self._host.up()
 
     def _progress(self, notebook: Notebook, number: int) -> None:
         if number != LONG:
