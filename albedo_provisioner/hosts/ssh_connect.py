@@ -25,6 +25,7 @@ from ..errors import ConfigError, HostError
 from . import child
 from .ssh_errors import Attempt, key_text, ssh_config_path, translate
 from .ssh_identity import Identities, load_offers
+from .ssh_inbound import protocol_for
 from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, trusted_keys
 
 log = logging.getLogger(__name__)
@@ -328,16 +329,25 @@ class _Dialer:
         self, session_factory: Any, remote_host: str, remote_port: int, orig_host: str = "", orig_port: int = 0
     ) -> Any:
         loop = asyncio.get_running_loop()
+        connection = None
+
+        def protocol() -> asyncio.BaseProtocol:
+            nonlocal connection
+            connection = session_factory()
+            return protocol_for(connection)
+
         if self._proxy is not None:
-            return await loop.create_connection(session_factory, sock=self._proxy.start())
-        return await loop.create_connection(
-            session_factory,
-            remote_host,
-            remote_port,
-            family=self._options.family,
-            local_addr=self._options.local_addr,
-            happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY,
-        )
+            transport, _ = await loop.create_connection(protocol, sock=self._proxy.start())
+        else:
+            transport, _ = await loop.create_connection(
+                protocol,
+                remote_host,
+                remote_port,
+                family=self._options.family,
+                local_addr=self._options.local_addr,
+                happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY,
+            )
+        return transport, connection
 
 
 class _ProxyCommand:
