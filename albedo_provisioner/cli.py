@@ -1,5 +1,7 @@
 """`jupyter albedo`: make, list and remove kernelspecs for kernels on other hosts; try it all in a demo.
 
+The commands that have to do with running kernels are in `commands/`.
+
 Exit status: 0 done, 1 it could not be done (one sentence on stderr says why), 2 wrong usage, 130 interrupted.
 
 What needs ssh is imported by the commands that need it, so that `list` and `--help` answer at once.
@@ -19,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from . import __version__, kernelspecs
+from .commands import kernels, recover, stop
 from .errors import AlbedoError, KernelStartError, LocationError
 from .location import Location
 
@@ -157,6 +160,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     remove.add_argument("names", nargs="+", metavar="NAME", help="a kernelspec's name, as `list` shows it")
     remove.set_defaults(run=_remove)
+
+    for command in (kernels, recover, stop):
+        command.add_parser(commands)
 
     demo = commands.add_parser(
         "demo",

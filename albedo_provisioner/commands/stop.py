@@ -1,0 +1,134 @@
+"""`jupyter albedo stop`: end kernels on their hosts, and prove it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..errors import AlbedoError, HostError, LinkAwayError
+from .kernels import add_timeout
+
+if TYPE_CHECKING:
+    from .survey import FoundKernel
+
+_DESCRIPTION = """\
+End kernels on their hosts: the kernel, everything it started, and its keeper; that nothing is left is looked up there.
+
+A kernel whose host is out of reach is noted as "ending": it is ended at the next contact with its host, when a kernel
+is started or found again there, or at the next `jupyter albedo kernels`. The exit status is 1 then.
+"""
+
+_TIMEOUT = 30.0
+"""Seconds for the way to a host and the end there: asking politely, TERM, KILL, and looking again."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "stop",
+        help="end kernels on their hosts",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    which = parser.add_mutually_exclusive_group(required=True)
+    # An empty list as the default: to argparse a positional of a group must be one that can be left out.
+    which.add_argument(
+        "ids", nargs="*", default=[], metavar="ID", help="an id, or its beginning, as `kernels` shows it"
+    )
+    which.add_argument("--notebook", metavar="PATH", help="the kernels of this notebook")
+    add_timeout(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """End them, side by side, and say for each what came of it."""
+    from ..hosts import io_thread
+    from . import find
+    from .survey import DEADLINE
+
+    deadline = arguments.timeout or DEADLINE
+    status = 0
+    kernels: dict[str, FoundKernel] = {}
+    if arguments.notebook is not None:
+        kernels = {kernel.kernel_id: kernel for kernel in find.by_notebook(arguments.notebook, deadline)}
+    for prefix in arguments.ids:
+        try:
+            kernel = find.by_id(prefix, deadline)
+        except AlbedoError as error:
+            # The others are ended all the same.
+            print(f"jupyter albedo: {error}", file=sys.stderr)
+            status = 1
+        else:
+            kernels[kernel.kernel_id] = kernel
+
+    async def end_all() -> list[bool]:
+        return await asyncio.gather(*(_end(kernel, arguments.timeout or _TIMEOUT) for kernel in kernels.values()))
+
+    return status if all(io_thread.run_blocking(end_all())) else 1
+
+
+async def _end(kernel: FoundKernel, timeout: float) -> bool:
+    """End one kernel and say what came of it; whether nothing is left."""
+    name = f"{kernel.short_id} on {kernel.host_name}"
+    try:
+        report = await end_kernel(kernel, timeout)
+    except (HostError, LinkAwayError) as error:
+        print(f"jupyter albedo: {error}", file=sys.stderr)
+        if kernel.record is not None:
+            print(f"Kernel {name} is to be ended, which will be done at the next contact with its host.")
+        return False
+    except AlbedoError as error:
+        print(f"jupyter albedo: kernel {name} is not proven to have ended: {error}", file=sys.stderr)
+        return False
+    left = [*report["survivors"], *report["foreign"]]
+    for process in left:
+        print(
+            f"jupyter albedo: process {process['pid']} ({process['name']}) is left on {kernel.host_name}:"
+            f" {process['why']}",
+            file=sys.stderr,
+        )
+    if not left:
+        print(f"Ended {name} ({kernel.notebook or kernel.folder})")
+    return not left
+
+
+async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
+    """End a kernel with all that it started, and its keeper; on the I/O thread.
+
+    Returns:
+        the report of what was ended and what is left, see `bundle/ladder.py`.
+
+    Raises:
+        AlbedoError: its host could not be asked, or it is not proven. Its record then says "ending".
+    """
+    from dataclasses import replace
+
+    from ..errors import KernelGoneError, UnreachableError
+    from ..hosts.check import ask
+    from ..kernels.journal import visiting
+    from ..kernels.records import ENDING, KernelRecords, this_process
+
+    records = KernelRecords()
+    if kernel.record is not None:
+        # Before the host is asked, and in this process's name, which ends soon: whoever is in contact with the host
+        # then sees to it, also when a Jupyter Server that never will be has the kernel open.
+        records.put(replace(kernel.record, state=ENDING, owner=this_process()))
+    try:
+        async with asyncio.timeout(timeout):
+            try:
+                # By the keeper's own hand, for it alone answers with what it found in the end.
+                async with visiting(kernel.host, kernel.kernel_id, kernel.python) as (link, _):
+                    report = (await link.call("finish", term_grace=2.0))["report"]
+            except KernelGoneError:
+                request = {"do": "end", "kernel_id": kernel.kernel_id}
+                report = (await ask(kernel.host, request, kernel.python))["ended"]
+    except TimeoutError:
+        raise UnreachableError(
+            kernel.host_name, f"{kernel.host_name} did not answer within {timeout:g} s.", f"no answer in {timeout:g} s"
+        ) from None
+    if not report["survivors"]:
+        records.remove(kernel.kernel_id)
+    return dict(report)

@@ -1,0 +1,218 @@
+"""Reading a keeper's journal: what ran on a kernel and all that came of it, whoever asked and whoever was away.
+
+A reader is one more client of the kernel for a moment. It sends the kernel nothing, and others notice nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from ..bundle.messages import CONTENT, HEADER, METADATA, json_part
+from ..bundle.wire import Buffer
+from ..errors import AlbedoError, KernelGoneError, LinkAwayError
+from ..hosts.pool import HostPool
+from .link import KernelLink
+
+CALL_TIMEOUT = 60.0
+"""Seconds to wait for each of the keeper's answers; they are small, and the link may have to reattach meanwhile."""
+
+_AT_ONCE = 8
+"""Cells that are asked for at the same time, so that a distant host is not waited for once per cell."""
+
+
+@dataclass(frozen=True)
+class Message:
+    """A message of the kernel.
+
+    Attributes:
+        msg_type: such as "stream" or "execute_reply".
+        content: its content.
+        date: when the kernel sent it, by the clock of its host, ISO 8601; empty when it does not say.
+    """
+
+    msg_type: str
+    content: dict[str, Any]
+    date: str = ""
+
+
+@dataclass(frozen=True)
+class JournalCell:
+    """One execute request and what the journal has of what came of it.
+
+    Attributes:
+        msg_id: the request's id.
+        code: what was to be executed.
+        cell_id: the notebook cell that the client named in the request's metadata (`cellId`), if it did.
+        state: "queued", "running", "done", or "ended" when its kernel ended before it did.
+        asked: when the keeper got the request: seconds since the epoch by the clock of the kernel's host.
+        sent: when the client sent it, by the client's clock, ISO 8601; empty when it does not say.
+        finished: when the reply came, as `asked`; None before.
+        dropped: messages that were not kept because they were too many.
+        store_history: whether it was to be counted; what is not comes from tools, not from a notebook's cell.
+        messages: what the kernel said, in order, the reply among it.
+    """
+
+    msg_id: str
+    code: str
+    cell_id: str | None = None
+    state: str = "done"
+    asked: float = 0.0
+    sent: str = ""
+    finished: float | None = None
+    dropped: int = 0
+    store_history: bool = True
+    messages: tuple[Message, ...] = ()
+
+
+class _Visitor:
+    """Owns a link for a question or two: takes the greeting and lets everything else pass (see `LinkOwner`)."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] = {}
+
+    def received(self, channel: int, parts: list[memoryview]) -> None:
+        """Output of the kernel; the journal has it too."""
+
+    def greeted(self, hello: dict[str, Any]) -> None:
+        """Note what the kernel is doing."""
+        self.facts = dict(hello["kernel"])
+
+    def told(self, event: dict[str, Any]) -> None:
+        """Take the news, should there be some meanwhile."""
+        if event.get("event") == "kernel":
+            self.facts = dict(event["kernel"])
+
+    def stepped(self, step: str) -> None:
+        """Nobody watches."""
+
+    def forgotten(self) -> None:
+        """Nothing was asked of the kernel that could be missing."""
+
+    def gone(self, error: KernelGoneError) -> None:
+        """The call under way fails with this."""
+
+
+@asynccontextmanager
+async def visiting(
+    host: str | None, kernel_id: str, python: str | None
+) -> AsyncIterator[tuple[KernelLink, dict[str, Any]]]:
+    """Link to a kernel's keeper for a moment; on the I/O thread.
+
+    Yields:
+        the link, for calls, and the kernel's facts (see `bundle/kernel.py`) at that moment.
+
+    Raises:
+        KernelGoneError: the host has no such kernel.
+        AlbedoError: the host cannot be asked.
+    """
+    visitor = _Visitor()
+    link = KernelLink(HostPool.get().transport_for(host), kernel_id, "albedo visitor", python, visitor)
+    try:
+        await link.attach()
+        yield link, visitor.facts
+    finally:
+        await link.close()
+
+
+async def kernel_facts(host: str | None, kernel_id: str, python: str | None) -> dict[str, Any]:
+    """Return what a kernel's keeper says of it (see `bundle/kernel.py`); on the I/O thread.
+
+    Raises:
+        AlbedoError: as `visiting`.
+    """
+    async with visiting(host, kernel_id, python) as (_, facts):
+        return facts
+
+
+async def read_journal(host: str | None, kernel_id: str, python: str | None) -> list[JournalCell]:
+    """Return all cells that a kernel's journal has, oldest first, with their messages; on the I/O thread.
+
+    Raises:
+        KernelGoneError: the host has no such kernel.
+        AlbedoError: the host cannot be asked, or broke off and did not come back in time.
+    """
+    async with visiting(host, kernel_id, python) as (link, facts):
+        summaries = (await link.call("cells", CALL_TIMEOUT))["cells"]
+        slots = asyncio.Semaphore(_AT_ONCE)
+
+        async def read(summary: dict[str, Any]) -> JournalCell | None:
+            async with slots:
+                return await _read_cell(link, summary["msg_id"], facts)
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_quietly(read(summary))) for summary in summaries]
+    cells = []
+    for task in tasks:
+        found = task.result()
+        if isinstance(found, AlbedoError):
+            raise found
+        if found is not None:
+            cells.append(found)
+    return cells
+
+
+async def _quietly(reading: Coroutine[Any, Any, JournalCell | None]) -> JournalCell | AlbedoError | None:
+    """Await, and return our errors instead of raising them: out of a task group they would come wrapped in a group."""
+    try:
+        return await reading
+    except AlbedoError as error:
+        return error
+
+
+async def _read_cell(link: KernelLink, msg_id: str, facts: dict[str, Any]) -> JournalCell | None:
+    """Read one cell, page by page; None when the journal has given it up meanwhile."""
+    rows: list[Sequence[Buffer]] = []
+    first: int | None = 0
+    summary: dict[str, Any] = {}
+    while first is not None:
+        try:
+            answer = await link.call("cell", CALL_TIMEOUT, msg_id=msg_id, first=first)
+        except (KernelGoneError, LinkAwayError):
+            raise
+        except AlbedoError:
+            return None  # the keeper's refusal: newer cells took its place between two pages
+        summary = answer["cell"]
+        parts = answer["parts"]
+        at = 0
+        for _, count in answer["messages"]:
+            rows.append(parts[at : at + count])
+            at += count
+        first = answer.get("next")
+    return decode_cell(summary, rows, facts)
+
+
+def decode_cell(summary: dict[str, Any], rows: Sequence[Sequence[Buffer]], facts: dict[str, Any]) -> JournalCell:
+    """Return a cell from what the keeper says of it and the raw parts of its messages, the request first.
+
+    Args:
+        summary: see `bundle/journal.py`.
+        rows: the messages.
+        facts: the kernel's, see `bundle/kernel.py`.
+    """
+    request, messages = rows[0], rows[1:]
+    state = str(summary["state"])
+    if state != "done" and (facts.get("state") == "exited" or float(facts.get("started") or 0) > summary["asked"]):
+        state = "ended"  # the process that it was given to is not there any more, or is another one
+    cell_id = json_part(request, METADATA).get("cellId")
+    content = json_part(request, CONTENT)
+    return JournalCell(
+        msg_id=str(summary["msg_id"]),
+        code=str(content.get("code", "")),
+        cell_id=cell_id if isinstance(cell_id, str) else None,
+        state=state,
+        asked=float(summary["asked"]),
+        sent=str(json_part(request, HEADER).get("date") or ""),
+        finished=summary["finished"],
+        dropped=int(summary["dropped"]),
+        store_history=bool(content.get("store_history", True)),
+        messages=tuple(_message(parts) for parts in messages),
+    )
+
+
+def _message(parts: Sequence[Buffer]) -> Message:
+    header = json_part(parts, HEADER)
+    return Message(str(header.get("msg_type", "")), json_part(parts, CONTENT), str(header.get("date") or ""))
