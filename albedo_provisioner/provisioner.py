@@ -105,6 +105,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._kernel: RemoteKernel | None = None
         self._request: KernelRequest | None = None
         self._waited = False
+        self._step = "ended"  # while there is no kernel yet, or no more
         try:
             super().__init__(**kwargs)
         except traitlets.TraitError as error:
@@ -170,6 +171,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         return await self._connect()
 
     def _told(self, step: str) -> None:
+        self._step = step
         self.log.info("Kernel %s on %s: %s", self.kernel_id, self.location, step)
 
     async def _start(self, request: KernelRequest) -> RemoteKernel:
@@ -259,6 +261,8 @@ class AlbedoProvisioner(KernelProvisionerBase):
             await io_thread.run(self._kernel.stop(term_grace, timeout=term_grace + SIGNAL_TIMEOUT))
         except LinkAwayError as error:
             self.log.warning("Kernel %s: %s", self.kernel_id, error)
+        except KernelGoneError:
+            pass  # the host was restarted, or somebody ended the keeper: there is nothing to stop
 
     async def shutdown_requested(self, restart: bool = False) -> None:
         """Note that the kernel's end is wanted, so that no cell is told that it died."""
@@ -293,7 +297,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         """What is known of the kernel at this moment, without asking anybody: step, host, process, link."""
         kernel = self._kernel
         if kernel is None:
-            return {"step": "ended", "location": self.location}
+            return {"step": self._step, "location": self.location}
         return {
             "step": kernel.step,
             "location": self.location,
