@@ -14,7 +14,9 @@ import contextlib
 import logging
 import os
 import shlex
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -23,6 +25,7 @@ from pathlib import Path
 from .. import kernelspecs
 from ..errors import AlbedoError
 from ..hosts.check import check_location
+from ..hosts.io_thread import IOThread
 from ..location import Location
 from . import leftovers
 from .screen import Screen
@@ -58,13 +61,15 @@ def main(serve: bool = False, *, hold: int | None = None) -> int:
             try:
                 screen.say(" A host for kernels, inside this machine" if serve else " " + TITLE)
                 screen.say()
-                host = _start_host(screen)
+                with _interrupts_later():
+                    host = _start_host(screen)
                 with _environment(host):
                     failures = _serve(screen, host, path_before) if serve else _demonstrate(screen, host, hold)
             finally:
                 screen.clear()
                 if host is not None:
-                    host.close()
+                    with _interrupts_later():
+                        host.close()
         except KeyboardInterrupt:
             return _interrupted(screen, host, "" if serve else "Interrupted. ")
     failures += [f"left on this machine: {each}" for each in leftovers.of_demo(host)]
@@ -104,6 +109,7 @@ def _failed(failures: list[str], messages: list[str]) -> int:
 def _start_host(screen: Screen) -> EmbeddedHost:
     screen.under_way("host", "an ssh server starts in this machine ...")
     began = time.monotonic()
+    IOThread.get()  # it would be needed soon, and is made here where Ctrl-C cannot come in between
     try:
         host = EmbeddedHost()
     except (RuntimeError, OSError) as error:
@@ -140,11 +146,13 @@ def _demonstrate(screen: Screen, host: EmbeddedHost, hold: int | None) -> list[s
     kernelspec = _add_kernelspec(screen, host)
     # nbclient and what it needs take a while to import; the first lines are on the screen by then.
     screen.under_way("kernel", "...")
-    with _not_imported("rfc3987_syntax"):
+    with _interrupts_later(), _not_imported("rfc3987_syntax"):
         from .show import Show
-
-    show = Show(screen, host, kernelspec, hold)
-    asyncio.run(show.run())
+    with asyncio.Runner() as runner:
+        with _interrupts_later():
+            runner.get_loop()
+        show = Show(screen, host, kernelspec, hold)
+        runner.run(show.run())
     return show.failures
 
 
@@ -196,6 +204,25 @@ def _environment(host: EmbeddedHost) -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _interrupts_later() -> Iterator[None]:
+    """Let Ctrl-C take effect at the end: a host half made or half removed would be left behind by it.
+
+    A loop or a module half made is nobody's loss, but Python complains about it at exit.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Ctrl-C does not come here
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 @contextlib.contextmanager

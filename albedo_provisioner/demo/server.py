@@ -103,7 +103,7 @@ class EmbeddedHost:
         search = os.pathsep.join(filter(None, [package_parent, os.environ.get("PYTHONPATH")]))
         with (self.root / "log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-P", "-m", "albedo_provisioner.demo.sshd"],
+                [sys.executable, "-P", "-m", "albedo_provisioner.demo.sshd", str(self.root)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -1,7 +1,8 @@
 """The embedded host's own process: an ssh server on loopback, told what to do by lines of JSON.
 
-Started by `albedo_provisioner.demo.server.EmbeddedHost`; see there. The first line on standard input is the setup,
-every other one a request; each is answered by one line. The end of standard input ends the host and all it started.
+Started by `albedo_provisioner.demo.server.EmbeddedHost` with its private directory; see there. The first line on
+standard input, a pipe, is the setup, every other one a request; each is answered by one line. The end of standard input
+ends the host and all it started.
 """
 
 from __future__ import annotations
@@ -333,13 +334,14 @@ def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-async def serve() -> None:
-    """Be an embedded host until standard input ends."""
+async def serve(directory: str) -> None:
+    """Be an embedded host, in its private directory, until standard input ends."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
     line = await reader.readline()
     if not line:
+        shutil.rmtree(directory, ignore_errors=True)  # the owner died before it could say what it wants
         return
     server = Server(Setup(**json.loads(line)))
     # Ended from outside, it takes its commands with it as well: the same way out as the end of standard input.
@@ -363,4 +365,4 @@ def _reply(value: object, error: str | None = None) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve())
+    asyncio.run(serve(sys.argv[1]))
