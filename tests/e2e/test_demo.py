@@ -233,6 +233,21 @@ def test_ctrl_c_cleans_up_at_any_time(workspace: Workspace, step: str) -> None:
     assert_nothing_left(workspace)
 
 
+def test_leaves_nothing_when_ctrl_c_is_hammered(workspace: Workspace) -> None:
+    with demo() as running:
+        running.line("cut")
+
+        def ended() -> bool:
+            running.interrupt()
+            return running.process.poll() is not None
+
+        wait_until(ended, PATIENCE)
+        status, _, _ = running.end()
+    # The last one may have come when there was only the interpreter left to end.
+    assert status in (130, -signal.SIGINT)
+    assert_nothing_left(workspace)
+
+
 def test_leaves_nothing_when_it_is_killed(workspace: Workspace) -> None:
     with demo() as running:
         running.line("cut")
