@@ -21,6 +21,7 @@ from typing import Any
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.session import Session
 from jupyter_core.paths import jupyter_data_dir
 
 PATIENCE = 60.0
@@ -294,7 +295,10 @@ class Kernel(Client):
     @asynccontextmanager
     async def another_client(self) -> AsyncIterator[Client]:
         """Connect one more client."""
-        other = Client(self.manager.client())
+        # Of a session of its own: clients of one session have the same address, and the newest gets all replies.
+        theirs = self.manager.session
+        session = Session(key=theirs.key, signature_scheme=theirs.signature_scheme)
+        other = Client(self.manager.client(session=session))
         try:
             await other.open()
             yield other

@@ -14,7 +14,7 @@ from faces import Embedded, Host
 from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.manager import AsyncKernelManager
 from kernels import Cell, Kernel, eventually, started
-from procs import alive
+from procs import Process, alive
 from traitlets.config import Config
 
 RESTARTER = Config({"AsyncIOLoopKernelRestarter": {"time_to_dead": 0.2, "random_ports_until_alive": False}})
@@ -28,6 +28,14 @@ def make_with_restarter(**options: Any) -> AsyncKernelManager:
 def kill(host: Host, pid: int) -> None:
     """Kill a process of the host, as the account."""
     assert host.run(["kill", "-KILL", str(pid)]).returncode == 0
+
+
+def keeper_of(host: Host) -> Process:
+    """Return the only keeper on a host: what has a kernel for a child."""
+    there = host.processes()
+    (kernel,) = [process for process in there if any(word.endswith("/launcher.py") for word in process.argv)]
+    (keeper,) = [process for process in there if process.pid == kernel.ppid]
+    return keeper
 
 
 def assert_told(cell: Cell, how: str, host: Host) -> None:
@@ -48,7 +56,10 @@ class TestDeath:
     async def test_a_cell_whose_kernel_exits_is_told_the_status(self, any_host: Host) -> None:
         """K5."""
         async with started(any_host.location()) as kernel:
-            cell = kernel.begin("print('last words', flush=True)\nimport os\nos._exit(3)")
+            kernel.answer = lambda _: (
+                ""
+            )  # by then the last words have left the kernel, which os._exit does not wait for
+            cell = kernel.begin("print('last words')\nimport os\ninput()\nos._exit(3)")
             await cell.done()
             assert cell.stdout == "last words\n"
             assert_told(cell, "exit status 3", any_host)
@@ -94,18 +105,46 @@ class TestDeath:
             await kernel.manager.restart_kernel()
             assert await kernel.value("1 + 1") == "2"
 
-    async def test_a_kernel_whose_keeper_is_killed_is_dead_and_can_be_started_again(self, remote_host: Host) -> None:
-        """K5, K6, K8: and nothing of it is left."""
+    async def test_a_kernel_whose_keeper_is_killed_lives_on_and_the_cell_is_told_what_may_be_missing(
+        self, remote_host: Host
+    ) -> None:
+        """K5, K6."""
         async with started(remote_host.location()) as kernel:
-            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            pid = kernel.status["pid"]
+            code = (
+                "x = 41\nprint('begun', flush=True)\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+            )
+            cell = kernel.begin(code)
             await cell.until(lambda: cell.stdout)
-            (keeper,) = [p for p in remote_host.processes() if "albedo start" in " ".join(p.argv)]
-            kill(remote_host, keeper.pid)
+            kill(remote_host, keeper_of(remote_host).pid)
+            await eventually(lambda: kernel.status["connections"] == 2)
+            remote_host.write("go", "")
+            await cell.done()
+            assert "keeper" in cell.stderr
+            assert "missing" in cell.stderr
+            assert await kernel.value("x") == "41"
+            assert kernel.status["pid"] == pid
+            await kernel.manager.restart_kernel()
+            assert await kernel.value("'x' in globals()") == "False"
+
+    async def test_a_kernel_that_is_killed_together_with_its_keeper_is_dead_and_can_be_started_again(
+        self, remote_host: Host
+    ) -> None:
+        """K5, K6: as when the host is restarted. Clients keep their connections, as with a local kernel."""
+        async with started(remote_host.location()) as kernel:
+            cell = kernel.begin(
+                "import subprocess\nprint(subprocess.Popen(['sleep', '7777']).pid)\nsubprocess.time.sleep(600)"
+            )
+            await cell.until(lambda: cell.stdout)
+            for pid in (keeper_of(remote_host).pid, kernel.status["pid"]):
+                kill(remote_host, pid)
             await cell.done()
             assert cell.status == "error"
+            assert str(remote_host.alias) in cell.stderr
             assert not await kernel.manager.is_alive()
             await kernel.manager.restart_kernel(now=True)
-            assert await kernel.value("1 + 1") == "2"
+            assert await kernel.value("1 + 1", 20) == "2"
+            assert not alive(int(cell.stdout)), "what the old kernel had started"
 
 
 class TestRestart:
@@ -279,8 +318,7 @@ class TestJobs:
         code = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', 'import os; os.fork() or os._exit(0)'])"
         async with started(sshd_host.location()) as kernel:
             await kernel.run(code)
-            (keeper,) = [p for p in sshd_host.processes() if "albedo start" in " ".join(p.argv)]
-            left = sshd_host.run(["ps", "-o", "stat=", "--ppid", str(keeper.pid)]).stdout.split()
+            left = sshd_host.run(["ps", "-o", "stat=", "--ppid", str(keeper_of(sshd_host).pid)]).stdout.split()
             assert [state for state in left if state.startswith("Z")] == []
 
 

@@ -13,7 +13,7 @@ from faces import Embedded, Host, Real
 from jupyter_client.manager import AsyncKernelManager
 from kernels import add_kernelspec, eventually, started
 
-GREETING = "Welcome to 'gpu', \"mind\" the $HOME\n\\0 albedo: 100% ünïcode"
+GREETING = "Welcome to 'gpu', \"mind\" the $HOME\nalbedo: 100% ünïcode"
 HOSTS_LOG = "albedo_provisioner.hosts"
 
 
