@@ -25,7 +25,7 @@ from ..errors import ConfigError, HostError
 from . import child
 from .ssh_errors import Attempt, key_text, ssh_config_path, translate
 from .ssh_identity import Identities, load_offers
-from .ssh_inbound import protocol_for
+from .ssh_shortcuts import protocol_for
 from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, trusted_keys
 
 log = logging.getLogger(__name__)

@@ -69,7 +69,7 @@ kept = io_thread.run_blocking(hold())
 
 def run_program(host: Host, more: str) -> subprocess.CompletedProcess[str]:
     """Run a program of its own that talks to a host, with all warnings shown."""
-    command = [sys.executable, "-X", "dev", "-W", "default", "-c", PROGRAM + more, host.alias or ""]
+    command = [sys.executable, "-W", "default", "-c", PROGRAM + more, host.alias or ""]
     return subprocess.run(
         [*command, os.path.dirname(__file__)], capture_output=True, text=True, timeout=60, check=False
     )

@@ -20,7 +20,7 @@ async def where() -> threading.Thread:
 def run_python(code: str) -> subprocess.CompletedProcess[str]:
     """Run a program of its own, with all warnings shown."""
     return subprocess.run(
-        [sys.executable, "-X", "dev", "-W", "default", "-c", code],
+        [sys.executable, "-W", "default", "-c", code],
         capture_output=True,
         text=True,
         timeout=30,

@@ -1,4 +1,4 @@
-"""The short way for bulk output delivers the very same bytes as asyncssh's own, however they are cut."""
+"""The shortcuts through asyncssh deliver the very same bytes as its own ways, however they are cut."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from faces import Host, Real
 from recorder import run, start
 
-from albedo_provisioner.hosts import ssh_connect, ssh_inbound
+from albedo_provisioner.hosts import ssh_connect, ssh_shortcuts
 from albedo_provisioner.hosts.ssh import SSHTransport
-from albedo_provisioner.hosts.ssh_inbound import Inbound
+from albedo_provisioner.hosts.ssh_shortcuts import Inbound
 
 # Random bytes, then what they should hash to, on standard error.
 RANDOM = "head -c {size} /dev/urandom > bulk && cat bulk && sha256sum < bulk >&2 && rm bulk"
@@ -25,7 +25,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Inbound]:
     protocols: list[Inbound] = []
 
     def remember(connection: object) -> object:
-        protocol = ssh_inbound.protocol_for(connection)
+        protocol = ssh_shortcuts.protocol_for(connection)
         if isinstance(protocol, Inbound):
             protocols.append(protocol)
         return protocol
@@ -81,10 +81,13 @@ async def test_new_keys_in_the_middle_of_the_stream_are_taken(sshd_host: Real, m
     await transport.close()
 
 
-@pytest.mark.parametrize("cipher", ["aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com", "aes128-ctr"])
+@pytest.mark.parametrize(
+    "cipher", ["aes256-gcm@openssh.com", "chacha20-poly1305@openssh.com", "aes128-ctr", "aes128-cbc"]
+)
 async def test_ciphers_of_the_config_are_used_with_or_without_the_short_way(
     sshd_host: Real, made: list[Inbound], cipher: str
 ) -> None:
+    sshd_host.server.restart(Ciphers=cipher)
     assert sshd_host.ssh_config is not None
     text = sshd_host.ssh_config.read_text()
     sshd_host.ssh_config.write_text(f"Ciphers {cipher}\n{text}")

@@ -1,11 +1,14 @@
-"""A short way for bulk output from the socket to the channel, past asyncssh's general one.
+"""Two shortcuts through asyncssh, for speed: bulk output straight to its channel, and no decoy packets.
 
-asyncssh takes a packet through a dozen copies and about as many calls; over 1 GB of output that is half of what the I/O
-thread has to do, and the I/O thread is what bounds the speed of output end to end. Here, bytes are received into one
-buffer that stays in the processor's cache, cut at the packets' bounds, and the one kind of packet that output is made
-of, channel data, is decrypted and handed to its channel directly. Everything else goes to asyncssh as ever, as does all
-of it when anything is out of the ordinary. What a packet is can be seen only by decrypting it; asyncssh's cipher state
-is advanced only when the packet was ours, so that giving one back is always possible.
+Bulk output. asyncssh takes a packet through a dozen copies and about as many calls. That is a third of its time for
+bulk output (measured: 2.4 s of processor time per GB with, 1.7 s without), and the I/O thread is what bounds the speed
+of output end to end. Here, bytes are received into one buffer, cut at the packets' bounds, and the one kind of packet
+that output is made of, channel data, is decrypted and handed to its channel directly. Everything else goes to asyncssh
+as ever, as does all of it when anything is out of the ordinary. What a packet is can be seen only by decrypting it;
+asyncssh's cipher state is advanced only when the packet was ours, so that giving one back is always possible.
+
+Decoys. Before each packet asyncssh sends an empty one, a defence of the old CBC ciphers (RFC 4251, 9.3.1). With any
+other cipher it only doubles the packets, system calls and wake-ups of a small message.
 
 This needs asyncssh's insides. They are looked at by name, in this file alone, and only for versions that the tests
 have seen; with any other version `protocol_for` returns asyncssh's own protocol and all works, more slowly.
@@ -14,7 +17,7 @@ have seen; with any other version `protocol_for` returns asyncssh's own protocol
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
 import asyncssh
 from asyncssh.encryption import GCMEncryption
@@ -36,13 +39,30 @@ MAX_SIZE = BUFFER_SIZE // 2
 # Length field and authentication tag of an AES-GCM packet (RFC 5647): bytes around what the length counts.
 FRAME = 4 + 16
 
+# RFC 4250, 4.1.2.
+MSG_IGNORE = 2
 MSG_CHANNEL_DATA = 94
 
 
 def protocol_for(connection: Any) -> asyncio.BaseProtocol:
     """Return the protocol that feeds an asyncssh connection from its socket: the fast one where it is understood."""
     version = tuple(int(part) for part in asyncssh.__version__.split(".")[:2])
-    return Inbound(connection) if version < FIRST_UNTESTED else connection
+    if version >= FIRST_UNTESTED:
+        return cast(asyncio.BaseProtocol, connection)
+    _send_no_decoys(connection)
+    return Inbound(connection)
+
+
+def _send_no_decoys(connection: Any) -> None:
+    """Have the connection send empty packets only where they serve a purpose."""
+    send_packet = connection.send_packet
+
+    def send(pkttype: int, *args: bytes, **options: Any) -> None:
+        if pkttype == MSG_IGNORE and not str(connection.get_extra_info("send_cipher")).endswith("-cbc"):
+            return
+        send_packet(pkttype, *args, **options)
+
+    connection.send_packet = send
 
 
 class Inbound(asyncio.BufferedProtocol):
