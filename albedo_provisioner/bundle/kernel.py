@@ -204,7 +204,9 @@ class Kernel:
         self.active = time.monotonic()
         if channel == SHELL:
             header = json_part(parts, HEADER)
-            self.asked[str(header.get("msg_id"))] = str(header.get("msg_type"))
+            kind = str(header.get("msg_type"))
+            if kind.endswith("_request"):  # others, such as those of comms, have no reply
+                self.asked[str(header.get("msg_id"))] = kind
         self._channels.send(channel, [link_id.encode(), *parts])
 
     def is_asked(self, message_id: str) -> bool:

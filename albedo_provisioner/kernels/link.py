@@ -103,7 +103,8 @@ class KernelLink:
         self._visit: Visit | None = None
         self._greeted: asyncio.Future[None] | None = None
         self._broken = asyncio.Event()
-        self._paused = False
+        self._paused = False  # whether the way there is full
+        self._held_up = False  # whether we take nothing from there at the moment
         self._heard = 0.0
         self._ack: asyncio.TimerHandle | None = None
         self._calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -152,6 +153,16 @@ class KernelLink:
             self._upkeep.cancel()
         if self._visit is not None:
             self._visit.close()
+
+    def pause(self, yes: bool) -> None:
+        """Take nothing more from the host until called with False; it holds what is to come."""
+        self._held_up = yes
+        if self._visit is not None and self._visit.channel is not None:
+            if yes:
+                self._visit.channel.pause_reading()
+            else:
+                self._heard = time.monotonic()  # the silence was ours
+                self._visit.channel.resume_reading()
 
     def retry_now(self) -> None:
         """Try to reattach at once instead of at the end of the present pause."""
@@ -244,6 +255,8 @@ class KernelLink:
             async with asyncio.timeout(None) as limit:
                 await visit.open()
                 self.sent_request = True
+                if self._held_up:
+                    self.pause(True)
                 if request["do"] == "start":
                     self._owner.stepped("starting")
                 limit.reschedule(asyncio.get_running_loop().time() + GREETING_TIMEOUT)
@@ -393,6 +406,8 @@ class KernelLink:
             slept: whether this machine was asleep, as far as a clock that stood still meanwhile can tell. Most
                 connections are dead by then, so the keeper gets less time to answer.
         """
+        if self._held_up:
+            return
         if slept:
             self._heard = min(self._heard, time.monotonic() - SILENCE + PING_EVERY)
         silent = time.monotonic() - self._heard

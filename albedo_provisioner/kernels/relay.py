@@ -7,6 +7,7 @@ replies on shell, so that whoever waits for a reply can be told when there will 
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,18 +17,19 @@ from jupyter_client.session import Session
 from ..bundle.messages import DELIMITER, HEADER, PARENT, json_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 from .endpoints import HEARTBEAT, Endpoints
+from .publisher import Publisher
 
-_context: zmq.Context[zmq.Socket[bytes]] | None = None
+_contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 
 
 def _shared_context() -> zmq.Context[zmq.Socket[bytes]]:
-    """Return the one zmq context of all relays of the process; it belongs to the I/O thread."""
-    global _context
-    if _context is None or _context.closed:
-        _context = zmq.Context()
-        _context.max_sockets = 10_000
-        _context.blocky = False
-    return _context
+    """Return the one zmq context of all relays of the process; a forked child must not touch its parent's."""
+    context = _contexts.get(os.getpid())
+    if context is None:
+        context = _contexts[os.getpid()] = zmq.Context()
+        context.max_sockets = 10_000
+        context.blocky = False
+    return context
 
 
 class Relay:
@@ -38,6 +40,8 @@ class Relay:
         key: the key that the kernel and its clients sign with.
         signature_scheme: and how.
         send: called with a channel and a message's parts, from a client to the kernel.
+        paused: called with True when messages for clients should wait because one of them reads too slowly, and with
+            False when they may come again.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class Relay:
         key: bytes,
         signature_scheme: str,
         send: Callable[[int, Sequence[Buffer]], None],
+        paused: Callable[[bool], None],
     ) -> None:
         self.alive = True
         """Whether heartbeats are answered."""
@@ -62,7 +67,9 @@ class Relay:
             socket = _shared_context().socket(zmq.XPUB if channel == IOPUB else zmq.ROUTER)
             socket.linger = 0
             socket.sndhwm = socket.rcvhwm = 0
-            if channel != IOPUB:
+            if channel == IOPUB:
+                self._publisher = Publisher(socket, paused)
+            else:
                 socket.router_handover = True  # as ipykernel does: a client that reconnects keeps its identity
             endpoints.bind(channel, socket)
             self._sockets[channel] = socket
@@ -77,6 +84,7 @@ class Relay:
     def close(self) -> None:
         """Close the sockets and remove their files."""
         loop = asyncio.get_running_loop()
+        self._publisher.close()
         for socket in self._sockets.values():
             loop.remove_reader(socket.FD)
             socket.close(0)
@@ -100,7 +108,8 @@ class Relay:
 
     def _note_request(self, parts: list[bytes]) -> None:
         header = json_part(parts, HEADER)
-        if "msg_id" in header:
+        # Other messages on shell, such as those of comms, have no reply.
+        if "msg_id" in header and str(header.get("msg_type")).endswith("_request"):
             self._asked[header["msg_id"]] = (parts[: parts.index(DELIMITER)], header)
             if self.greeting is not None and header.get("msg_type") == "execute_request":
                 self.tell(header, self.greeting + "\n")
@@ -118,7 +127,10 @@ class Relay:
                 return
         socket = self._sockets.get(channel)
         if socket is not None:
-            socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
+            if channel == IOPUB:
+                self._publisher.send(parts)
+            else:
+                socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
             # Sending uses up zmq's sign that something has come.
             if _readable(socket):
                 asyncio.get_running_loop().call_soon(self._take, channel)

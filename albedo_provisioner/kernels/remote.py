@@ -129,7 +129,7 @@ class RemoteKernel:
         self._changed = asyncio.Event()
         self._transport = HostPool.get().transport_for(request.location.host)
         self._link = KernelLink(self._transport, kernel_id, "albedo", request.python, self)
-        self._relay = Relay(endpoints, request.key, request.signature_scheme, self._link.send)
+        self._relay = Relay(endpoints, request.key, request.signature_scheme, self._link.send, self._link.pause)
 
     # -- beginning -------------------------------------------------------------------------------------------
 

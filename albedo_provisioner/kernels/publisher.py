@@ -1,0 +1,110 @@
+"""Handing output to local clients, at the pace of those that read.
+
+A zmq PUB drops what a slow subscriber has no room for, silently. Here a full queue makes the link wait instead, so
+that the host holds what is to come, within its bounds and with its notes about what had to go.
+
+But a client that does not read at all must neither keep the others waiting nor fill the memory: one whose queue had no
+room for a while is left behind, as a local kernel would have done at once. One message is then sent without regard to
+full queues, and from then on zmq passes over those that it found full, until they have room again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import zmq
+
+from ..bundle.wire import Buffer
+
+log = logging.getLogger("albedo_provisioner.kernels")
+
+QUEUE = 1000
+"""Messages waiting for one client, as with ipykernel's own socket; as many again wait on the client's side."""
+
+QUEUE_BYTES = 256 << 20
+"""Bytes of large messages waiting for clients."""
+
+PATIENCE = 5.0
+"""Seconds that all wait for a client that does not read."""
+
+_LARGE = 64 * 1024
+_TICK = 0.01
+
+
+class Publisher:
+    """Sends messages on an XPUB socket without losing any for clients that read. Used on the I/O thread's loop.
+
+    Args:
+        socket: the socket, not yet bound.
+        paused: called with True when what comes should wait, with False when it may go on.
+    """
+
+    def __init__(self, socket: zmq.Socket[bytes], paused: Callable[[bool], None]) -> None:
+        socket.sndhwm = QUEUE
+        socket.setsockopt(zmq.XPUB_NODROP, 1)
+        self._socket = socket
+        self._paused = paused
+        self._waiting: deque[Sequence[Buffer]] = deque()
+        self._large: deque[tuple[zmq.MessageTracker, int]] = deque()  # large messages that zmq still holds
+        self._large_size = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._patient_until = 0.0
+
+    def send(self, parts: Sequence[Buffer]) -> None:
+        """Send a message, now or when there is room for it; the order is kept."""
+        if self._timer is None and self._try(parts):
+            return
+        self._waiting.append(parts)
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._patient_until = loop.time() + PATIENCE
+            self._timer = loop.call_later(_TICK, self._go_on)
+            self._paused(True)
+
+    def close(self) -> None:
+        """Send nothing more."""
+        self._waiting.clear()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _try(self, parts: Sequence[Buffer]) -> bool:
+        while self._large and self._large[0][0].done:
+            self._large_size -= self._large.popleft()[1]
+        size = sum(map(len, parts))
+        if self._large_size > QUEUE_BYTES:
+            return False
+        try:
+            tracker = self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False, track=size >= _LARGE)
+        except zmq.Again:
+            return False
+        if tracker is not None:
+            self._large.append((tracker, size))
+            self._large_size += size
+        return True
+
+    def _go_on(self) -> None:
+        """See whether there is room again; called every `_TICK` seconds while something waits."""
+        loop = asyncio.get_running_loop()
+        if loop.time() >= self._patient_until:
+            self._leave_behind()
+        while self._waiting and self._try(self._waiting[0]):
+            self._waiting.popleft()
+            self._patient_until = loop.time() + PATIENCE
+        if self._waiting:
+            self._timer = loop.call_later(_TICK, self._go_on)
+        else:
+            self._timer = None
+            self._paused(False)
+
+    def _leave_behind(self) -> None:
+        log.warning(
+            "A client of a kernel has read nothing for %g s: it misses what its queue has no room for.", PATIENCE
+        )
+        self._large.clear()  # held for that client, as the others have had their time
+        self._large_size = 0
+        self._socket.setsockopt(zmq.XPUB_NODROP, 0)
+        self._socket.send_multipart(self._waiting.popleft(), zmq.NOBLOCK, copy=False)
+        self._socket.setsockopt(zmq.XPUB_NODROP, 1)
