@@ -22,6 +22,8 @@ from nbformat import NotebookNode
 from .kernels.journal import JournalCell
 from .replay import Replay, equal
 
+_A_DAY = 86400.0
+
 WRITTEN, LEFT = "written", "left"
 
 
@@ -195,10 +197,11 @@ def _newer(cell: NotebookNode, replays: Sequence[Replay], saved: float | None) -
 def _clock_ahead(cells: Sequence[JournalCell]) -> float:
     """Return by how many seconds the kernel's host is ahead of the clients that asked for these cells.
 
-    A request arrives after it was sent, so the smallest difference is nearest to the truth.
+    A request arrives after it was sent, so the smallest difference is nearest to the truth. More than a day is no clock
+    that is wrong but a client that makes its dates up, or a link that was away.
     """
     ahead = [cell.asked - sent for cell in cells if (sent := _seconds(cell.sent)) is not None]
-    return min(ahead, default=0.0)
+    return min((seconds for seconds in ahead if abs(seconds) < _A_DAY), default=0.0)
 
 
 def _seconds(date: Any) -> float | None:

@@ -1,0 +1,184 @@
+"""`jupyter albedo kernels` and `stop`: which kernels there are, also when nobody can say, and how they are ended."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from crash import albedo, crash, listed, running_client, until_state
+from faces import Embedded, Host
+from kernels import PATIENCE, add_kernelspec
+from procs import wait_until
+
+from albedo_provisioner.kernels.records import KernelRecords
+
+if TYPE_CHECKING:
+    from conftest import Workspace
+
+IDLE = (None, "print('BEGUN')")
+BUSY = (None, "import subprocess\nsubprocess.Popen(['sleep', '600'])\nprint('BEGUN', flush=True)\nwhile True: pass")
+
+
+@pytest.fixture
+def notebook(workspace: Workspace) -> Path:
+    """Return the path of a notebook; the kernel commands do not open it."""
+    return workspace.root / "a.ipynb"
+
+
+def test_a_kernel_is_listed_with_all_that_is_known_of_it_and_ended_with_its_children(
+    any_host: Host, notebook: Path
+) -> None:
+    folder = any_host.make_folder("proj")
+    began = time.time()
+    crash(add_kernelspec(any_host.location("proj")), notebook, [BUSY])
+    (kernel,) = listed()
+    assert (kernel["host"], kernel["folder"]) == (any_host.alias, str(folder))
+    assert (kernel["notebook"], kernel["state"], kernel["note"]) == (str(notebook), "busy", None)
+    assert began - 1 < kernel["since"] < time.time() + 1
+    assert kernel["memory"] > 10_000_000
+    assert kernel["on_record"] is True
+
+    head, row = albedo("kernels").splitlines()
+    assert head.split() == ["ID", "HOST", "FOLDER", "NOTEBOOK", "STATE", "SINCE", "MEMORY"]
+    short = kernel["kernel_id"][:8]
+    assert row.startswith(f"{short}  {any_host.alias or 'this machine'}  ")
+    assert "  busy  " in row
+
+    assert f"Ended {short} on" in albedo("stop", short)
+    assert any_host.processes() == []
+    assert KernelRecords().all() == []
+    assert "No kernel runs" in albedo("kernels")
+
+
+def test_a_kernel_in_use_is_listed_and_stays(embedded_host: Embedded, notebook: Path) -> None:
+    with running_client(add_kernelspec(embedded_host.location()), notebook, [IDLE]) as client:
+        until_state("idle")
+        assert client.poll() is None
+    assert "Ended" in albedo("stop", "--notebook", notebook)
+
+
+def test_a_kernel_that_exited_is_told_so(embedded_host: Embedded, notebook: Path) -> None:
+    crash(
+        add_kernelspec(embedded_host.location()),
+        notebook,
+        [(None, "print('BEGUN', flush=True)\nimport os\nos._exit(3)")],
+    )
+    kernel = until_state("exited")
+    albedo("stop", kernel["kernel_id"])
+    assert listed() == []
+
+
+def test_a_kernel_that_another_machine_started_is_listed_and_can_be_ended(
+    embedded_host: Embedded, notebook: Path
+) -> None:
+    crash(add_kernelspec(embedded_host.location()), notebook, [IDLE])
+    (record,) = KernelRecords().all()
+    KernelRecords().remove(record.kernel_id)
+    (kernel,) = listed()
+    assert (kernel["kernel_id"], kernel["on_record"]) == (record.kernel_id, False)
+    assert [each["kernel_id"] for each in listed(str(embedded_host.alias))] == [record.kernel_id]
+    assert listed(".") == []
+    assert "Ended" in albedo("stop", record.kernel_id[:4])
+    assert embedded_host.processes() == []
+
+
+def test_a_host_out_of_reach_is_no_kernel_gone(embedded_host: Embedded, notebook: Path) -> None:
+    crash(add_kernelspec(embedded_host.location()), notebook, [IDLE])
+    (record,) = KernelRecords().all()
+    embedded_host.down()
+    said = albedo("kernels")
+    assert "unknown (host out of reach)" in said
+    assert "refused" in said.splitlines()[-1]
+    (kernel,) = listed()
+    assert (kernel["kernel_id"], kernel["state"]) == (record.kernel_id, "unknown")
+
+    said = albedo("stop", record.kernel_id[:8], status=1)
+    assert "refused" in said
+    assert "will be done at the next contact" in said
+    (kernel,) = listed()
+    assert (kernel["state"], kernel["note"]) == ("ending", "host out of reach")
+
+    embedded_host.up()
+    assert "ending (ended now)" in albedo("kernels")
+    wait_until(lambda: not embedded_host.processes(), PATIENCE, "nothing is left on the host")
+    assert listed() == []
+    assert KernelRecords().all() == []
+
+
+def test_a_kernel_that_ended_while_nobody_looked_is_told_once(embedded_host: Embedded, notebook: Path) -> None:
+    crash(add_kernelspec(embedded_host.location()), notebook, [IDLE])
+    (record,) = KernelRecords().all()
+    KernelRecords().remove(record.kernel_id)
+    albedo("stop", record.kernel_id)
+    KernelRecords().put(record)
+    (kernel,) = listed()
+    assert (kernel["state"], kernel["note"]) == ("exited", "its host has it no more")
+    assert listed() == []
+
+
+def test_hosts_are_asked_side_by_side_and_not_for_ever(
+    workspace: Workspace, embedded_host: Embedded, notebook: Path
+) -> None:
+    """Two hosts that hang cost one deadline, and the others' answers are there."""
+    crash(add_kernelspec(embedded_host.location()), notebook, [IDLE])
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as two:
+        for name, server in (("hangs1", one), ("hangs2", two)):
+            port = server.getsockname()[1]
+            workspace.add_to_ssh_config(f"\nHost {name}\n  HostName 127.0.0.1\n  Port {port}\n")
+            add_kernelspec(f"{name}:~/proj")
+        idle = time.monotonic()
+        albedo("kernels", str(embedded_host.alias), "--json")
+        idle = time.monotonic() - idle
+        began = time.monotonic()
+        found = json.loads(albedo("kernels", "--json", "--timeout", "6"))
+        took = time.monotonic() - began
+    assert took < 6 + 5 + 2 * idle
+    errors = {answer["host"]: answer["error"] for answer in found["hosts"]}
+    assert errors == {
+        embedded_host.alias: None,
+        None: None,
+        "hangs1": "hangs1 did not answer within 6 s.",
+        "hangs2": "hangs2 did not answer within 6 s.",
+    }
+    (kernel,) = found["kernels"]
+    assert kernel["state"] == "idle"
+    albedo("stop", kernel["kernel_id"])
+
+
+def test_one_kernel_under_two_names_of_its_host_is_listed_once(
+    workspace: Workspace, embedded_host: Embedded, notebook: Path
+) -> None:
+    alias = str(embedded_host.alias)
+    workspace.add_to_ssh_config(embedded_host.server.ssh_config.read_text().replace(f"Host {alias}", "Host another"))
+    add_kernelspec("another:~/proj")
+    crash(add_kernelspec(embedded_host.location()), notebook, [IDLE])
+    (kernel,) = listed()
+    assert kernel["host"] == alias
+    albedo("stop", kernel["kernel_id"])
+
+
+def test_several_kernels_are_ended_at_once_and_a_prefix_must_be_one_kernels(
+    new_embedded_host: Callable[..., Embedded], workspace: Workspace
+) -> None:
+    host = new_embedded_host()
+    kernelspec = add_kernelspec(host.location())
+    for number in range(2):
+        crash(kernelspec, workspace.root / f"{number}.ipynb", [IDLE])
+    ids = [record.kernel_id for record in KernelRecords().all()]
+    assert "Several kernels" in albedo("stop", "", status=1) or "No kernel" in albedo("stop", "", status=1)
+    said = albedo("stop", *ids, "no-such-id", status=1)
+    assert said.count("Ended") == 2
+    assert "No kernel has an id that begins with 'no-such-id'" in said
+    assert host.processes() == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["stop"], ["stop", "1", "--notebook", "x"], ["kernels", "a b"], ["kernels", "-x"]]
+)
+def test_wrong_usage_is_refused(arguments: list[str]) -> None:
+    assert "usage: jupyter albedo" in albedo(*arguments, status=2)
