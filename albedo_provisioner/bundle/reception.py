@@ -38,7 +38,7 @@ class Reception:
         received: Callable[[Client, Event], None],
     ) -> None:
         self.ever = False
-        """Whether any client has ever come."""
+        """Whether any client has ever said anything: one that gave its start up left no more than a greeting."""
         self._listener = listener
         self._poller = poller
         self._hold = hold
@@ -97,7 +97,9 @@ class Reception:
                 continue
             # POLLHUP and POLLERR come unasked, on the output side too. A bridge never speaks: its POLLIN is its end.
             if descriptor == client.descriptors[0] and happened & zmq.POLLIN:
-                if not client.read(now, self._taker(client, now)):
+                if client.read(now, self._taker(client, now)):
+                    self.ever = True
+                else:
                     self._detach(client, now)
             elif not happened & zmq.POLLOUT:
                 self._detach(client, now)
@@ -166,7 +168,6 @@ class Reception:
             client.link.farewell("replaced", "a newer connection of the same client took over")
             client.flush()
             self._detach(client, now)
-        self.ever = True
         client.attach(bridge, descriptors, self._hello(), now)
         for number in (descriptors[0], bridge.fileno()):
             self._poller.register(number, zmq.POLLIN)

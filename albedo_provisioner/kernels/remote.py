@@ -8,12 +8,12 @@ import json
 import logging
 import signal
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..bundle.wire import NOTE
-from ..errors import AlbedoError, KernelGoneError, LinkAwayError, UnreachableError
+from ..errors import AlbedoError, HostError, KernelGoneError, LinkAwayError, UnreachableError
 from ..hosts.check import ask
 from ..hosts.pool import HostPool
 from ..hosts.refusals import start_failed
@@ -33,6 +33,7 @@ NEEDS = ("ipykernel",)
 _background: set[asyncio.Task[None]] = set()  # keeps what runs on its own from being collected
 
 _START_ATTEMPTS = 6
+_ABANDONED = (0.5, 2.0, 10.0)  # seconds between looks at what a start that was given up may have made
 _START_PAUSE = 0.2  # seconds after the first failure, doubled after each further one: 6 s in all
 
 
@@ -158,9 +159,9 @@ class RemoteKernel:
         try:
             await kernel._make()
             await kernel._until_running()
-        except BaseException:
+        except BaseException as error:
             # Also when the caller gave up waiting: a kernel that nobody knows of must not stay.
-            await asyncio.shield(kernel._abandon())
+            await asyncio.shield(kernel._abandon(error))
             raise
         kernel._prove_endings()
         return kernel
@@ -229,22 +230,42 @@ class RemoteKernel:
         if self.state == "exited":
             raise start_failed(self._transport.host, {"code": self.exit_code, "words": self._words})
 
-    async def _abandon(self) -> None:
-        """Undo a start that failed or is not wanted any more."""
+    async def _abandon(self, error: BaseException) -> None:
+        """Undo a start that failed with `error`, or is not wanted any more."""
         self._expected = True
         records = KernelRecords()
-        if not self._link.sent_request:
-            records.remove(self.kernel_id)
+        refused = isinstance(error, HostError) and not isinstance(error, UnreachableError)
+        if not self._link.sent_request or (refused and not self._link.attached):
+            records.remove(self.kernel_id)  # nothing was asked for, or the host itself says that there is nothing
         elif self._link.attached:
             try:
                 await self._link.call("finish", timeout=10, term_grace=0)
                 records.remove(self.kernel_id)
-            except AlbedoError as error:
-                log.warning("%s: a kernel that could not be used may be left: %s", self.host, error)
+            except AlbedoError as problem:
+                log.warning("%s: a kernel that could not be used may be left: %s", self.host, problem)
                 records.set_state(self.kernel_id, ENDING)
         else:
             records.set_state(self.kernel_id, ENDING)
+            self._on_its_own(self._end_abandoned())
         await self.leave()
+
+    async def _end_abandoned(self) -> None:
+        """End what a start that was given up may have made.
+
+        Its command may be under way still and make the kernel only now, so one look is not enough. Should this process
+        end meanwhile, the next one that reaches the host does it (`prove_endings`).
+        """
+        proven = False
+        for pause in _ABANDONED:
+            await asyncio.sleep(pause)
+            try:
+                await end_on_host(self.request, self.kernel_id)
+                proven = True
+            except AlbedoError as error:
+                log.info("%s: a start that was given up is still to be undone: %s", self.host, error)
+                proven = False
+        if proven:
+            KernelRecords().remove(self.kernel_id)
 
     def _put_record(self) -> None:
         request = self.request
@@ -252,7 +273,11 @@ class RemoteKernel:
 
     def _prove_endings(self) -> None:
         """The host can be reached: see to the kernels there whose end was asked for and could not be proven."""
-        task = asyncio.get_running_loop().create_task(prove_endings(self.request.location.host))
+        self._on_its_own(prove_endings(self.request.location.host))
+
+    @staticmethod
+    def _on_its_own(work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         _background.add(task)
         task.add_done_callback(_background.discard)
 

@@ -334,7 +334,8 @@ async def started(
         yield kernel
     finally:
         await kernel.close()
-        await manager.shutdown_kernel(now=now)
+        if manager.has_kernel:  # the test may have ended it itself
+            await manager.shutdown_kernel(now=now)
 
 
 async def eventually(condition: Callable[[], object], seconds: float = PATIENCE, what: str = "") -> Any:
