@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Callable
 
 # What a child that was asked to end (SIGTERM) gets before it is killed: seconds.
-TERM_GRACE = 2.0
+TERM_GRACE = 1.0
 
 
 def watch_exit(process: subprocess.Popen[bytes], ended: Callable[[int], None]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import logging
 import os
 import subprocess
 from collections import deque
@@ -16,6 +17,8 @@ from pathlib import Path
 from ..errors import UnreachableError
 from . import child
 from .transport import Buffer, Channel, ChannelReceiver, Exit
+
+log = logging.getLogger(__name__)
 
 # One read: as much as a pipe of PIPE_SIZE can hold at once, measured to be the fastest of 64 KiB .. 1 MiB.
 READ_SIZE = 256 * 1024
@@ -202,7 +205,11 @@ class LocalChannel:
         except BlockingIOError:
             return
         if data:
-            self._readers[descriptor](data)
+            try:
+                self._readers[descriptor](data)
+            except Exception as error:
+                log.exception("the receiver of a channel on this machine failed")
+                self._finish(Exit(None, error=error))
             return
         self._close_reader(descriptor)
         self._end_if_complete()
@@ -216,12 +223,15 @@ class LocalChannel:
 
     def close(self) -> None:
         """End the channel now: close its pipes and end its process, and no other one."""
+        self._finish(self._exit or Exit(None))
+
+    def _finish(self, how: Exit) -> None:
         if self._ended:
             return
         self._ended = True
         self._release()
         child.end(self._process)
-        self._loop.call_soon(self._receiver.closed, self._exit or Exit(None))
+        self._loop.call_soon(self._receiver.closed, how)
 
     def suspect(self) -> None:
         """Close; a command on this machine has no connection that others share."""

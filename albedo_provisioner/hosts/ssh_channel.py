@@ -110,7 +110,7 @@ class SSHConnection:
         self._channels.add(channel)
         self._stop_idling()
         try:
-            await asyncio.shield(self._connecting)
+            await self._wait_connected()
             async with asyncio.timeout(REUSE_TIMEOUT if self.proven else self._connect_timeout):
                 await self._open_session(command, channel)
         except BaseException:
@@ -119,6 +119,13 @@ class SSHConnection:
         self.proven = True
         channel.start()
         return channel
+
+    async def _wait_connected(self) -> None:
+        # Not `shield`: its CancelledError could be the connecting task's as well as our own.
+        await asyncio.wait([self._connecting])
+        if self._connecting.cancelled():
+            raise ConnectionError(str(self._error))
+        self._connecting.result()
 
     async def _open_session(self, command: str, channel: SSHChannel) -> None:
         assert self._connection is not None
@@ -149,14 +156,18 @@ class SSHConnection:
     def break_off(self, reason: str) -> None:
         """Give it up: it does not answer. All channels on it learn of it at once."""
         self._end(ConnectionError(reason))
-        if self._connection is not None:
+        if self._connection is None:
+            self._connecting.cancel()
+        else:
             self._connection.abort()
 
     def close(self) -> None:
         """Close it in order, and the channels on it."""
         if self._error is None:
             self._end(ConnectionError("the connection was closed on this side"))
-            if self._connection is not None:
+            if self._connection is None:
+                self._connecting.cancel()
+            else:
                 self._connection.close()
 
     def remove(self, channel: SSHChannel) -> None:
@@ -190,8 +201,6 @@ class SSHConnection:
         if self._error is None:
             self._error = error
         self._stop_idling()
-        if self._connection is None:
-            self._connecting.cancel()
         if self._retired is not None:
             self._retired(self)
             self._retired = None

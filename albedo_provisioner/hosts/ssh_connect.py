@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import socket
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,9 @@ from typing import Any
 import asyncssh
 
 from ..errors import ConfigError, HostError
-from . import child
 from .ssh_errors import Attempt, key_text, ssh_config_path, translate
 from .ssh_identity import Identities, load_offers
+from .ssh_proxy import ProxyCommand
 from .ssh_shortcuts import protocol_for
 from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, trusted_keys
 
@@ -53,9 +52,6 @@ CIPHERS = (
 )
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
-
-# How much of a ProxyCommand's standard error is kept for the message in case it fails: bytes.
-PROXY_STDERR_LIMIT = 4096
 
 
 @dataclass(frozen=True)
@@ -120,7 +116,7 @@ async def _connect(
         via = await _connect_jumps(str(config.get("ProxyJump")), attempt)
     proxy = None
     if via is None and config.get("ProxyCommand"):
-        proxy = _ProxyCommand(str(config.get("ProxyCommand")), attempt)
+        proxy = ProxyCommand(str(config.get("ProxyCommand")), attempt)
     client = _Client(attempt, Identities.from_config(config), lost)
     # Ours even where the config asks less often: 60 s, a usual value there, is for firewalls, not for noticing.
     interval = min(KEEPALIVE_INTERVAL, int(str(config.get("ServerAliveInterval") or KEEPALIVE_INTERVAL)))
@@ -321,7 +317,7 @@ class _Client(asyncssh.SSHClient):
 class _Dialer:
     """Makes the byte stream that a connection runs over; asyncssh asks it in place of a jump host's connection."""
 
-    def __init__(self, options: asyncssh.SSHClientConnectionOptions, proxy: _ProxyCommand | None) -> None:
+    def __init__(self, options: asyncssh.SSHClientConnectionOptions, proxy: ProxyCommand | None) -> None:
         self._options = options
         self._proxy = proxy
 
@@ -348,76 +344,3 @@ class _Dialer:
                 happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY,
             )
         return transport, connection
-
-
-class _ProxyCommand:
-    """A ProxyCommand: run by the user's shell as ssh does, its stdin and stdout being one socket."""
-
-    def __init__(self, command: str, attempt: Attempt) -> None:
-        self._command = command
-        self._attempt = attempt
-        self._process: subprocess.Popen[bytes] | None = None
-        self._stderr = bytearray()
-        self._said_all = asyncio.Event()
-
-    def start(self) -> socket.socket:
-        """Start the command; return our end of its socket."""
-        ours, theirs = socket.socketpair()
-        try:
-            self._process = subprocess.Popen(
-                [os.environ.get("SHELL") or "/bin/sh", "-c", f"exec {self._command}"],
-                stdin=theirs.fileno(),
-                stdout=theirs.fileno(),
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-        except OSError:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        ours.setblocking(False)
-        assert self._process.stderr is not None
-        os.set_blocking(self._process.stderr.fileno(), False)
-        asyncio.get_running_loop().add_reader(self._process.stderr.fileno(), self._read_stderr)
-        child.watch_exit(self._process, lambda returncode: None)
-        return ours
-
-    async def collect_words(self) -> None:
-        """Wait a moment for what the command has to say about its end, and note its last line for the message."""
-        if self._process is None:
-            return
-        try:
-            async with asyncio.timeout(0.5):
-                await self._said_all.wait()
-        except TimeoutError:
-            pass
-        lines = self._stderr.decode(errors="replace").split("\n")
-        self._attempt.proxy = next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-    def close(self) -> None:
-        """End the command."""
-        if self._process is None:
-            return
-        self._close_stderr()
-        child.end(self._process)
-
-    async def wait_closed(self) -> None:
-        """Part of what asyncssh calls on a tunnel; there is nothing to wait for."""
-
-    def _read_stderr(self) -> None:
-        assert self._process is not None
-        assert self._process.stderr is not None
-        data = os.read(self._process.stderr.fileno(), 65536)
-        if not data:
-            self._close_stderr()
-            return
-        log.debug("ProxyCommand of %s: %s", self._attempt.host, data.decode(errors="replace").strip())
-        self._stderr += data
-        del self._stderr[:-PROXY_STDERR_LIMIT]
-
-    def _close_stderr(self) -> None:
-        self._said_all.set()
-        if self._process is not None and self._process.stderr is not None and not self._process.stderr.closed:
-            asyncio.get_running_loop().remove_reader(self._process.stderr.fileno())
-            self._process.stderr.close()

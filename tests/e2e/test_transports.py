@@ -165,12 +165,11 @@ async def test_a_command_notices_that_its_channel_was_closed(transport: Transpor
         assert (await run(transport, watch)).how.status == 0  # type: ignore[union-attr]
 
 
-async def test_a_receiver_that_fails_loses_its_own_channel_and_no_other(remote_host: Host, ssh_to: Opener) -> None:
+async def test_a_receiver_that_fails_loses_its_own_channel_and_no_other(transport: Transport) -> None:
     class Failing(Recorder):
         def data_received(self, data: bytes) -> None:
             raise ValueError("not this one")
 
-    transport = ssh_to(remote_host)
     other, other_told = await start(transport, "cat")
     told = Failing()
     await transport.open("echo x; cat", told)
@@ -345,6 +344,19 @@ async def test_a_host_that_hangs_is_given_up_after_the_timeout(embedded_host: Em
     with pytest.raises(UnreachableError, match="timed out"):
         await transport.open("true", Recorder())
     assert time.monotonic() - started < 3
+
+
+async def test_closing_the_transport_while_it_connects_is_an_error_of_those_who_wait(
+    embedded_host: Embedded, ssh_to: Opener
+) -> None:
+    embedded_host.server.behave(hold_new=True)
+    transport = ssh_to(embedded_host)
+    waiting = [asyncio.create_task(transport.open("true", Recorder())) for _ in range(2)]
+    await eventually(embedded_host.connected)
+    await transport.close()
+    for each in waiting:
+        with pytest.raises(UnreachableError, match="closed on this side"):
+            await each
 
 
 async def test_closing_the_transport_ends_its_channels(remote_host: Host, ssh_to: Opener) -> None:
