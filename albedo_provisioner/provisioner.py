@@ -237,7 +237,11 @@ class AlbedoProvisioner(KernelProvisionerBase):
             # The first thing that a stopping server does to a kernel is to interrupt it.
             await self._keep()
         else:
-            await io_thread.run(self._kernel.signal(signum, SIGNAL_TIMEOUT))
+            try:
+                await io_thread.run(self._kernel.signal(signum, SIGNAL_TIMEOUT))
+            except LinkAwayError as error:
+                # It is on its way. Raising it would also keep a manager that is ending a kernel from going on.
+                self.log.warning("Kernel %s: %s", self.kernel_id, error)
 
     async def _keep(self) -> None:
         """Let go of the kernel: it stays on its host, for its notebook to find again."""
@@ -248,26 +252,41 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     async def terminate(self, restart: bool = False) -> None:
         """Have the kernel's whole process tree end: TERM, then KILL for what does not obey."""
-        await self._stop(term_grace=2.0)
+        await self._stop(2.0, restart)
 
     async def kill(self, restart: bool = False) -> None:
         """Have the kernel's whole process tree killed."""
-        await self._stop(term_grace=0.0)
+        await self._stop(0.0, restart)
 
-    async def _stop(self, term_grace: float) -> None:
-        if self._kernel is None:
+    async def _stop(self, term_grace: float, restart: bool) -> None:
+        kernel = self._kernel
+        if kernel is None:
+            return
+        if kernel.away is not None and not restart:
+            await self.cleanup()  # nothing can be done now but to see to it later
             return
         try:
-            await io_thread.run(self._kernel.stop(term_grace, timeout=term_grace + SIGNAL_TIMEOUT))
+            await io_thread.run(kernel.stop(term_grace, timeout=term_grace + SIGNAL_TIMEOUT))
         except LinkAwayError as error:
             self.log.warning("Kernel %s: %s", self.kernel_id, error)
         except KernelGoneError:
             pass  # the host was restarted, or somebody ended the keeper: there is nothing to stop
 
     async def shutdown_requested(self, restart: bool = False) -> None:
-        """Note that the kernel's end is wanted, so that no cell is told that it died."""
-        if self._kernel is not None:
-            self._kernel.expect_end()
+        """Note that the kernel's end is wanted, so that no cell is told that it died.
+
+        Raises:
+            LinkAwayError: a restart is asked for and the host is out of reach. The kernel stays as it is.
+        """
+        kernel = self._kernel
+        if kernel is None:
+            return
+        if restart and kernel.away is not None:
+            raise LinkAwayError(
+                f"{kernel.host} is out of reach ({kernel.away}), so the kernel cannot be restarted now. It stays there; "
+                "try again when the host is back."
+            )
+        kernel.expect_end()
 
     async def cleanup(self, restart: bool = False) -> None:
         """End the keeper, unless a new kernel follows, and see that nothing is left on the host."""
@@ -276,7 +295,11 @@ class AlbedoProvisioner(KernelProvisionerBase):
             return
         self._kernel = None
         try:
-            report = await io_thread.run(kernel.finish(term_grace=1.0, timeout=FINISH_TIMEOUT))
+            timeout = FINISH_TIMEOUT if kernel.away is None else 0.0
+            report = await io_thread.run(kernel.finish(term_grace=1.0, timeout=timeout))
+        except LinkAwayError as error:
+            self.log.warning("Kernel %s: %s", self.kernel_id, error)
+            return
         except AlbedoError as error:
             self.log.warning("Kernel %s: it is not proven that nothing is left: %s", self.kernel_id, error)
             return
@@ -317,8 +340,8 @@ class AlbedoProvisioner(KernelProvisionerBase):
         return posixpath.normpath(posixpath.join(folder, path))
 
     def get_shutdown_wait_time(self, recommended: float = 5.0) -> float:
-        """Allow for the way to the host on top of what a local kernel gets."""
-        return recommended + 2.0
+        """Allow for the way to the host on top of what a local kernel gets; out of reach, waiting is of no use."""
+        return recommended + 2.0 if self._kernel is None or self._kernel.away is None else 0.0
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """Return what another process needs to take the kernel up again (`load_provisioner_info`). It holds the key."""

@@ -15,6 +15,8 @@ from .wire import KEEPER, ProtocolError
 READ = 256 * 1024
 _MOST_BUFFERS = 512  # writev takes 1024 on Linux and less elsewhere
 
+ATTACHED_HOLD = 256 << 20
+
 SILENCE = 40.0
 """Seconds without a word after which a client counts as away; it sends a ping every few seconds (kernels/link.py)."""
 
@@ -25,8 +27,8 @@ class Client:
     Args:
         link_id: the link's name; the client chose it.
         name: who the client is, for people.
-        hold: most bytes to hold while it is away. An attached client that is merely slow may have four times that:
-            its output is leaving, and giving some up is the last resort.
+        hold: most bytes to hold while it is away. An attached client that is merely slow may have `ATTACHED_HOLD`,
+            or four times this if that is more: its output is leaving, and giving some up is the last resort.
     """
 
     def __init__(self, link_id: str, name: str, hold: int) -> None:
@@ -59,7 +61,7 @@ class Client:
         os.set_blocking(self._out, False)
         self.heard = now
         self.blocked = False
-        self.link.set_limit(4 * self.hold)
+        self.link.set_limit(max(4 * self.hold, ATTACHED_HOLD))
         self.link.begin(hello)
 
     def detach(self, now: float) -> None:

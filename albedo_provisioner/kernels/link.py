@@ -48,8 +48,9 @@ HOLD = 256 << 20
 """Bytes of requests held while the host is out of reach; the relay takes no more from its clients beyond that."""
 
 _FIRST_RETRY = 0.05
-_SOON = (2.0, 60.0)  # retry at least every 2 s for the first minute,
-_LATER = 30.0  # then at least every 30 s
+_LONGEST_PAUSE = ((20.0, 0.4), (60.0, 2.0), (float("inf"), 30.0))
+"""Until so many seconds after the break, the longest pause between two attempts, in seconds. At first it is short, so
+that a host that answers again is noticed within half a second."""
 
 
 class LinkOwner(Protocol):
@@ -439,8 +440,8 @@ class KernelLink:
                     await self._hurry.wait()
             except TimeoutError:
                 pass  # nobody was in a hurry
-            most, soon = _SOON
-            pause = min(pause * 2, most if time.monotonic() - began < soon else _LATER)
+            passed = time.monotonic() - began
+            pause = min(pause * 2, next(longest for until, longest in _LONGEST_PAUSE if passed < until))
 
     def _end(self, why: str) -> None:
         self._ended = True

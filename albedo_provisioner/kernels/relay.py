@@ -40,6 +40,7 @@ class Relay:
         key: the key that the kernel and its clients sign with.
         signature_scheme: and how.
         send: called with a channel and a message's parts, from a client to the kernel.
+        reachable: says whether the kernel can be reached now.
         paused: called with True when messages for clients should wait because one of them reads too slowly, and with
             False when they may come again.
     """
@@ -50,6 +51,7 @@ class Relay:
         key: bytes,
         signature_scheme: str,
         send: Callable[[int, Sequence[Buffer]], None],
+        reachable: Callable[[], bool],
         paused: Callable[[bool], None],
     ) -> None:
         self.alive = True
@@ -58,6 +60,7 @@ class Relay:
         """A line for the next cell that is run, on its stderr."""
         self._endpoints = endpoints
         self._send = send
+        self._reachable = reachable
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
@@ -104,6 +107,10 @@ class Relay:
             elif channel != IOPUB:  # what comes there is a subscription, which zmq looks after itself
                 if channel == SHELL:
                     self._note_request(parts)
+                elif channel == CONTROL and not self._reachable() and _is_shutdown(parts):
+                    # Ending a kernel is seen to by its provisioner, exactly once. This one would come much later, to a
+                    # kernel whose restart was refused, for one.
+                    continue
                 self._send(channel, parts)
 
     def _note_request(self, parts: list[bytes]) -> None:
@@ -181,6 +188,10 @@ class Relay:
     ) -> None:
         message = self._session.msg(msg_type, content, parent={"header": parent})
         self.deliver(channel, self._session.serialize(message, idents))
+
+
+def _is_shutdown(parts: Sequence[Buffer]) -> bool:
+    return json_part(parts, HEADER).get("msg_type") == "shutdown_request"
 
 
 def _readable(socket: zmq.Socket[bytes]) -> bool:

@@ -30,7 +30,7 @@ ARGV = ("{python}", "{launcher}", "-f", "{connection_file}")
 
 NEEDS = ("ipykernel",)
 
-_background: set[asyncio.Task[None]] = set()  # keeps what runs on its own from being collected
+_background: set[asyncio.Task[Any]] = set()  # keeps what runs on its own from being collected
 
 _START_ATTEMPTS = 6
 _ABANDONED = (0.5, 2.0, 10.0)  # seconds between looks at what a start that was given up may have made
@@ -130,7 +130,14 @@ class RemoteKernel:
         self._changed = asyncio.Event()
         self._transport = HostPool.get().transport_for(request.location.host)
         self._link = KernelLink(self._transport, kernel_id, "albedo", request.python, self)
-        self._relay = Relay(endpoints, request.key, request.signature_scheme, self._link.send, self._link.pause)
+        self._relay = Relay(
+            endpoints,
+            request.key,
+            request.signature_scheme,
+            send=self._link.send,
+            reachable=lambda: self._link.attached,
+            paused=self._link.pause,
+        )
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -321,8 +328,8 @@ class RemoteKernel:
     async def signal(self, signum: int, timeout: float | None = None) -> None:
         """Send a signal to the kernel's process group on its host.
 
-        An interrupt is meant for the cell that runs now: should the link be away and the cell have ended when it
-        arrives, it is not sent.
+        An interrupt is meant for the cell that runs now. While the host is out of reach it is not waited for: it goes
+        out when the host is back, if that cell still runs then, and the cell is told.
 
         Raises:
             LinkAwayError: not confirmed in time because the host is out of reach; it stays meant for that cell.
@@ -330,7 +337,16 @@ class RemoteKernel:
         """
         running = self._relay.running if signum == signal.SIGINT else []
         cell = running[0]["msg_id"] if running else None
-        await self._link.call("signal", timeout, signum=int(signum), cell=cell)
+        call = self._link.call("signal", timeout, signum=int(signum), cell=cell)
+        if self._link.attached or signum != signal.SIGINT:
+            await call
+            return
+        in_background(call)
+        for header in running[:1]:
+            self._relay.tell(
+                header,
+                f"[albedo] {self.host} is out of reach ({self.away}): the interrupt is delivered when it is back.\n",
+            )
 
     async def stop(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
         """End the kernel's whole process tree and return the report (see `bundle/ladder.py`); its keeper stays.
@@ -486,6 +502,19 @@ class RemoteKernel:
             f"[albedo] {gap['messages']} messages of output ({gap['bytes'] / 1e6:.1f} MB) were given up here: "
             f"more came than {self.host} could hold for this client.\n",
         )
+
+
+def in_background(work: Coroutine[Any, Any, Any]) -> None:
+    """Let something run on its own on the I/O thread's loop; what goes wrong in it is logged."""
+
+    def done(task: asyncio.Task[Any]) -> None:
+        _background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.info("%s", task.exception())
+
+    task = asyncio.get_running_loop().create_task(work)
+    _background.add(task)
+    task.add_done_callback(done)
 
 
 async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
