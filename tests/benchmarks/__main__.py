@@ -30,7 +30,7 @@ def main() -> int:
     about = hosts.environment()
     print(about, flush=True)
     if any("@" in name for name in columns):
-        rate, round_trip = capacity(hosts.DELAY)
+        rate, round_trip = max(capacity(hosts.DELAY) for _ in range(3))
         link = f"the slow link alone: {rate / 1e6:.0f} MB/s, round trip {round_trip * 1000:.1f} ms"
         about += f"; {link}"
         print(link, flush=True)
@@ -87,9 +87,8 @@ def _options() -> argparse.Namespace:
 def _settle(place: hosts.Hosts) -> list[str]:
     """Wait a moment for what is ending by itself, then end the rest."""
     for host in place.hosts:
-        if host.kind == hosts.PEER:
-            # The master connection stays on purpose, for ten minutes: that is the configuration, no remnant.
-            processes.end([p for p in processes.marked(f"{host.mark}client") if p.name() == "ssh"])
+        # The peer's shared connection stays for ten minutes: that is how it was configured, no remnant.
+        processes.end(host.shared_connection)
     try:
         processes.wait_until(lambda: not processes.marked(place.run), 5, "all has ended", pause=0.1)
     except TimeoutError:

@@ -82,7 +82,7 @@ class Column:
     @property
     def client_processes(self) -> list[psutil.Process]:
         """The client process and all that it keeps running on this side, but no kernel."""
-        return processes.helpers(f"{self.host.mark}client")
+        return [*processes.helpers(f"{self.host.mark}client"), *self.host.shared_connection]
 
     @property
     def host_processes(self) -> list[psutil.Process]:

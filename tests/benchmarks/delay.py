@@ -155,7 +155,7 @@ class Link:
         self.process.stdout.close()
 
 
-def capacity(delay: float, size: int = 1 << 30) -> tuple[float, float]:
+def capacity(delay: float, size: int = 1 << 28) -> tuple[float, float]:
     """Measure the link alone: return its throughput (bytes a second) and its round trip (seconds)."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         link = Link(server.getsockname()[1], delay)

@@ -18,6 +18,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from . import processes
 from .delay import Link
 
@@ -51,16 +53,24 @@ class Host:
     alias: str | None = None
     sshd: subprocess.Popen[bytes] | None = None
     link: Link | None = None
+    control: Path | None = None
+    """Socket of the peer's shared connection."""
 
     @property
     def kind(self) -> str:
         """`local`, `ours` or `peer`, over whatever link."""
         return self.column.partition("@")[0]
 
+    @property
+    def shared_connection(self) -> list[psutil.Process]:
+        """The process that holds the peer's shared connection."""
+        return processes.mentioning(f"{self.control} ") if self.control else []
+
     def forget_visits(self) -> None:
         """Make it a host that nobody ever visited: no connection, an empty home."""
         if self.sshd is not None:
             processes.kill_sessions(self.sshd.pid)
+        processes.end(self.shared_connection)
         processes.end(processes.marked(self.mark))
         shutil.rmtree(self.home, ignore_errors=True)
         self.home.mkdir(mode=0o700)
@@ -105,8 +115,8 @@ class Hosts:
         """End and remove everything; return what had to be ended by force, in words."""
         for host in self.hosts:
             host.close()
-        left = processes.marked(self.run)
-        words = [f"process {process.pid}: {' '.join(process.cmdline())[:150]}" for process in left]
+        left = [*processes.marked(self.run), *processes.mentioning(f"{self.root}/")]
+        words = [f"process {process.pid}: {process.name()}" for process in set(left)]
         processes.end(left)
         shutil.rmtree(self.root, ignore_errors=True)
         if self.root.exists():
@@ -194,7 +204,8 @@ class Hosts:
         return server
 
     def _add_alias(self, host: Host, port: int) -> None:
-        shared = f"  ControlMaster auto\n  ControlPath {self.root}/m/%C\n  ControlPersist 10m\n"
+        host.control = self.root / "m" / str(host.alias) if host.kind == PEER else None
+        shared = f"  ControlMaster auto\n  ControlPath {host.control}\n  ControlPersist 10m\n"
         with self._config.open("a") as stream:
             stream.write(
                 f"Host {host.alias}\n"
@@ -205,7 +216,7 @@ class Hosts:
                 "  IdentitiesOnly yes\n"
                 f"  UserKnownHostsFile {self.root}/known_hosts\n"
                 "  GlobalKnownHostsFile /dev/null\n"
-                "  BatchMode yes\n" + (shared if host.kind == PEER else "")
+                "  BatchMode yes\n" + (shared if host.control else "")
             )
         kind, key = (self.root / "keys" / "host.pub").read_text().split()[:2]
         with (self.root / "known_hosts").open("a") as stream:

@@ -43,6 +43,20 @@ def helpers(prefix: str) -> list[psutil.Process]:
     return found
 
 
+def mentioning(text: str) -> list[psutil.Process]:
+    """Return the processes with this in their command line. OpenSSH's shared connections write their title over their
+    environment, and with it the mark.
+    """
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and any(text in word for word in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue  # gone meanwhile
+    return found
+
+
 def sessions(sshd: int) -> list[psutil.Process]:
     """Return an sshd's connections: its children."""
     return psutil.Process(sshd).children()
