@@ -283,7 +283,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             return
         if restart and kernel.away is not None:
             raise LinkAwayError(
-                f"{kernel.host} is out of reach ({kernel.away}), so the kernel cannot be restarted now. It stays there; "
+                f"{kernel.host} is out of reach ({kernel.away}), so the kernel cannot be restarted now. It stays; "
                 "try again when the host is back."
             )
         kernel.expect_end()

@@ -28,7 +28,8 @@ def start(request: dict[str, Any]) -> None:
     try:
         if rundir.keeper_lives(kernel_id):
             fail("exists", kernel_id=kernel_id)
-        sweep_up(kernel_id)
+        if os.path.lexists(rundir.path_of(kernel_id)):
+            sweep_up(kernel_id)
         path = rundir.create(kernel_id)
     except OSError as error:
         fail("staging", detail=error.strerror or str(error), path=error.filename or rundir.root())

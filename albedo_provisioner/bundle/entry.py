@@ -125,13 +125,12 @@ def end(request: dict[str, Any]) -> None:
 
 def sweep_up(kernel_id: str) -> dict[str, Any]:
     """End what is left of a kernel without a keeper, remove its run directory, and return the ladder's report."""
-    path = rundir.path_of(kernel_id)
-    if not os.path.lexists(path):
-        return {"ended": [], "survivors": [], "foreign": []}
     from .ladder import Ladder
 
+    path = rundir.path_of(kernel_id)
     record = rundir.read_record(path) or {}
     roots = [(int(record["pid"]), int(record["start"]))] if record.get("start") else []
     found = Ladder(roots, mark=kernel_id, term_grace=1.0).run()
-    rundir.remove(path)
+    if os.path.lexists(path):
+        rundir.remove(path)
     return found.to_dict()

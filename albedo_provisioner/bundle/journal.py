@@ -6,18 +6,20 @@ The parts of a message are shared with the links' outboxes, so that a cell costs
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from .messages import CONTENT, HEADER, METADATA, PARENT, json_part, raw_part
-from .wire import IOPUB, SHELL, Buffer
+from .wire import SHELL, Buffer
+
+Message = tuple[int, Sequence[Buffer]]
+"""A channel and raw parts."""
 
 MOST_CELLS = 200
 MOST_BYTES = 32 << 20
 
-# A cell's own end that is told when its middle had to go: a head and a tail of the outputs are kept.
-_MOST_OF_ONE = 8 << 20
+_SHARE = 2  # one cell may have half of all bytes: half of that for its beginning, half for its end
 
 
 class Cell:
@@ -25,22 +27,51 @@ class Cell:
 
     Attributes:
         request: the raw parts of the request, from the delimiter on.
-        messages: what the kernel said for it, in order: channel and raw parts.
-        dropped: messages that were not kept because there were too many.
+        dropped: messages that were not kept because there were too many, out of its middle.
         state: "queued", "running" or "done".
     """
 
-    __slots__ = ("asked", "dropped", "finished", "header", "messages", "request", "size", "state")
+    __slots__ = ("_head", "_tail", "_tail_size", "asked", "dropped", "finished", "header", "request", "size", "state")
 
     def __init__(self, request: Sequence[Buffer], header: dict[str, Any]) -> None:
         self.request = request
         self.header = header
-        self.messages: list[tuple[int, Sequence[Buffer]]] = []
+        self._head: list[Message] = []
+        self._tail: deque[Message] = deque()
+        self._tail_size = 0
         self.dropped = 0
         self.size = sum(map(len, request))
         self.state = "queued"
         self.asked = time.time()
         self.finished: float | None = None
+
+    def add(self, channel: int, parts: Sequence[Buffer], most: int) -> int:
+        """Add a message, within so many bytes for the whole cell; return by how much the cell has grown."""
+        size = sum(map(len, parts))
+        before = self.size
+        self.size += size
+        if not self._tail and self.size <= most // 2:
+            self._head.append((channel, parts))
+            return size
+        self._tail.append((channel, parts))
+        self._tail_size += size
+        while self._tail_size > most // 2:
+            dropped = sum(map(len, self._tail.popleft()[1]))
+            self.dropped += 1
+            self._tail_size -= dropped
+            self.size -= dropped
+        return self.size - before
+
+    def messages(self, first: int = 0) -> Iterator[tuple[int, Message]]:
+        """Yield what is kept of what the kernel said for it, in order, with numbers that stay: from number `first` on.
+
+        The request itself is number 0. Numbers are missing where messages were dropped.
+        """
+        numbered = [(0, (SHELL, self.request))]
+        numbered += [(1 + index, message) for index, message in enumerate(self._head)]
+        behind = 1 + len(self._head) + self.dropped
+        numbered += [(behind + index, message) for index, message in enumerate(self._tail)]
+        return (row for row in numbered if row[0] >= first)
 
     def summary(self) -> dict[str, Any]:
         """Return what is known of the cell without its outputs; plain JSON."""
@@ -52,7 +83,7 @@ class Cell:
             "state": self.state,
             "asked": self.asked,
             "finished": self.finished,
-            "outputs": len(self.messages),
+            "outputs": len(self._head) + len(self._tail),
             "dropped": self.dropped,
             "bytes": self.size,
         }
@@ -63,8 +94,7 @@ class Journal:
 
     Args:
         most_cells: how many to keep.
-        most_bytes: most bytes to keep, over all cells; the newest cell is kept even if it alone has more, without the
-            output beyond.
+        most_bytes: most bytes to keep, over all cells; one cell keeps half of them, of its beginning and its end.
     """
 
     def __init__(self, most_cells: int = MOST_CELLS, most_bytes: int = MOST_BYTES) -> None:
@@ -93,14 +123,7 @@ class Journal:
             cell.state, cell.finished = "done", time.time()
         elif cell.state == "queued":
             cell.state = "running"
-        size = sum(map(len, parts))
-        limit = min(_MOST_OF_ONE, self._most_bytes)
-        if channel == IOPUB and cell.size + size > limit and not _is_small(parts):
-            cell.dropped += 1
-            return
-        cell.messages.append((channel, parts))
-        cell.size += size
-        self._size += size
+        self._size += cell.add(channel, parts, self._most_bytes // _SHARE)
         if self._size > self._most_bytes:
             self._trim()
 
@@ -129,8 +152,3 @@ class Journal:
             self._size -= cell.size
             cell.size = 0
             self._by_parent = {raw: known for raw, known in self._by_parent.items() if known is not cell}
-
-
-def _is_small(parts: Sequence[Buffer]) -> bool:
-    """Whether a message is of the kind that tells how a cell went rather than what it printed."""
-    return json_part(parts, HEADER).get("msg_type") in ("status", "error", "execute_result", "execute_input")

@@ -19,7 +19,7 @@ import zmq
 
 from . import rundir
 from .client import Client
-from .journal import MOST_BYTES, MOST_CELLS, Journal
+from .journal import MOST_BYTES, MOST_CELLS, Journal, Message
 from .kernel import Kernel
 from .ladder import Ladder, Report
 from .protocol import Event, Received
@@ -309,25 +309,22 @@ class Keeper:
         cell = self.journal.find(str(request.get("msg_id")))
         if cell is None:
             return answer({"error": "the journal does not have that cell (any more)"})
-        # One that could not travel to a client either is passed over.
-        rows = [
-            (channel, parts) for channel, parts in [(SHELL, cell.request), *cell.messages] if len(parts) < MAX_PARTS
-        ]
-        first = after = int(request.get("first", 0))
+        page: list[Message] = []
+        after = None
         count = size = 0
-        while after < len(rows):
-            parts = rows[after][1]
+        for number, (channel, parts) in cell.messages(int(request.get("first", 0))):
             count += len(parts)
             size += sum(map(len, parts))
-            if after > first and (count > _PAGE_PARTS or size > _PAGE_BYTES):
+            if page and (count > _PAGE_PARTS or size > _PAGE_BYTES):
+                after = number
                 break
-            after += 1
-        page = rows[first:after]
+            if len(parts) < MAX_PARTS:  # one that could not travel to a client either is passed over
+                page.append((channel, parts))
         return answer(
             {
                 "cell": cell.summary(),
                 "messages": [[channel, len(parts)] for channel, parts in page],
-                "next": after if after < len(rows) else None,
+                "next": after,
             },
             [bytes(part) for _, parts in page for part in parts],
         )

@@ -140,7 +140,7 @@ def _os_error(error: OSError, attempt: Attempt) -> UnreachableError:
         number = errno.ECONNREFUSED if errno.ECONNREFUSED in numbers else min(numbers, default=None)
     cause = os.strerror(number).lower() if number else str(error)
     if number == errno.ECONNREFUSED:
-        return _unreachable(attempt, cause, "Is the host up, and does its ssh server listen on that port?")
+        return _unreachable(attempt, cause, "See whether it is up and its ssh server listens on that port")
     if number in (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EHOSTDOWN):
         return _unreachable(attempt, cause, "Check the network, or a VPN it needs")
     return _unreachable(attempt, f"{cause}, while {attempt.step}")

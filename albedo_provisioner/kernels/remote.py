@@ -275,8 +275,10 @@ class RemoteKernel:
             KernelRecords().remove(self.kernel_id)
 
     def _put_record(self) -> None:
-        request = self.request
-        KernelRecords().put(KernelRecord(self.kernel_id, request.location, request.notebook, request.to_dict()))
+        request, records = self.request, KernelRecords()
+        record = KernelRecord(self.kernel_id, request.location, request.notebook, request.to_dict())
+        known = records.get(self.kernel_id)
+        records.put(record if known is None else dataclasses.replace(record, started=known.started))
 
     def _prove_endings(self) -> None:
         """The host can be reached: see to the kernels there whose end was asked for and could not be proven."""
