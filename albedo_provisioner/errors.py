@@ -31,6 +31,9 @@ class HostError(AlbedoError):
         self.host = host
         self.detail = detail or message
 
+    def __reduce__(self) -> tuple[type[HostError], tuple[str, str, str]]:
+        return type(self), (self.host, str(self), self.detail)  # or it could not be pickled or copied
+
 
 class UnreachableError(HostError):
     """The host cannot be reached: name, network, refused port, timeout, or a connection that broke."""
