@@ -59,7 +59,8 @@ def mentioning(text: str) -> list[psutil.Process]:
 
 def sessions(sshd: int) -> list[psutil.Process]:
     """Return an sshd's connections: its children."""
-    return psutil.Process(sshd).children()
+    children: list[psutil.Process] = psutil.Process(sshd).children()
+    return children
 
 
 def bridges(sshd: int) -> list[psutil.Process]:

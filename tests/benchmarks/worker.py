@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import sys
 import time
@@ -57,7 +58,7 @@ class Cell:
         """
         while self.reply is None or not self.idle:
             left = self._deadline - time.monotonic()
-            ready = dict(self._poller.poll(max(0, left) * 1000))
+            ready = dict(self._poller.poll(max(0, math.ceil(left * 1000))))
             if not ready:
                 got = "no reply" if self.reply is None else "a reply but no idle status"
                 raise TimeoutError(f"{got} in time")
