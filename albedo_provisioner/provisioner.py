@@ -154,15 +154,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         assert self._request is not None
         kernel = self._kernel
         if kernel is not None:
-            try:
-                await io_thread.run(kernel.relaunch(self._request))
-            except AlbedoError as error:
-                if kernel.step != "ended":
-                    raise
-                # Its host is there without it: restarted, or somebody ended the keeper. A new one, then.
-                self.log.warning("%s Starting a new one.", error)
-                await io_thread.run(kernel.leave())
-                kernel = self._kernel = None
+            await io_thread.run(kernel.relaunch(self._request))
         elif self.reattach and self._request.notebook:
             self._kernel = kernel = await io_thread.run(self._find_again(self._request))
         if kernel is None:
@@ -252,21 +244,23 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     async def terminate(self, restart: bool = False) -> None:
         """Have the kernel's whole process tree end: TERM, then KILL for what does not obey."""
-        await self._stop(2.0, restart)
+        await self._stop(2.0)
 
     async def kill(self, restart: bool = False) -> None:
         """Have the kernel's whole process tree killed."""
-        await self._stop(0.0, restart)
+        await self._stop(0.0)
 
-    async def _stop(self, term_grace: float, restart: bool) -> None:
+    async def _stop(self, term_grace: float) -> None:
         kernel = self._kernel
         if kernel is None:
             return
-        if kernel.away is not None and not restart:
-            await self.cleanup()  # nothing can be done now but to see to it later
-            return
+        timeout = term_grace + SIGNAL_TIMEOUT
+        if kernel.away is not None:
+            # It is done when the host is back; nothing is gained by waiting. The kernel is not let go of here, because
+            # jupyter_client's `restart_kernel(now=True)` comes this way too, without saying that it is a restart.
+            timeout, self._waited = 0.0, True
         try:
-            await io_thread.run(kernel.stop(term_grace, timeout=term_grace + SIGNAL_TIMEOUT))
+            await io_thread.run(kernel.stop(term_grace, timeout))
         except LinkAwayError as error:
             self.log.warning("Kernel %s: %s", self.kernel_id, error)
         except KernelGoneError:

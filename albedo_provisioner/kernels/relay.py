@@ -107,9 +107,9 @@ class Relay:
             elif channel != IOPUB:  # what comes there is a subscription, which zmq looks after itself
                 if channel == SHELL:
                     self._note_request(parts)
-                elif channel == CONTROL and not self._reachable() and _is_shutdown(parts):
+                elif channel == CONTROL and not (self.alive and self._reachable()) and _is_shutdown(parts):
                     # Ending a kernel is seen to by its provisioner, exactly once. This one would come much later, to a
-                    # kernel whose restart was refused, for one.
+                    # kernel whose restart was refused, or to the one that takes a dead kernel's place.
                     continue
                 self._send(channel, parts)
 

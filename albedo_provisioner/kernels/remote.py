@@ -111,8 +111,8 @@ class RemoteKernel:
     def __init__(self, request: KernelRequest, kernel_id: str, endpoints: Endpoints) -> None:
         self.request = request
         self.kernel_id = kernel_id
-        self.step = "connecting"
-        """connecting, staging, starting, attached, reattaching or ended."""
+        self.step = ""
+        """connecting, staging, starting, attached, reattaching or ended; nothing before its first connection."""
         self.on_step: Callable[[str], None] | None = None
         self.state = "starting"
         """The kernel's process: starting, running or exited."""
@@ -129,15 +129,18 @@ class RemoteKernel:
         self._expected = False  # whether its end was asked for
         self._changed = asyncio.Event()
         self._transport = HostPool.get().transport_for(request.location.host)
-        self._link = KernelLink(self._transport, kernel_id, "albedo", request.python, self)
-        self._relay = Relay(
+        self._link = self._new_link()
+        self._relay = Relay(  # it outlives a link
             endpoints,
             request.key,
             request.signature_scheme,
-            send=self._link.send,
+            send=lambda channel, parts: self._link.send(channel, parts),
             reachable=lambda: self._link.attached,
-            paused=self._link.pause,
+            paused=lambda yes: self._link.pause(yes),
         )
+
+    def _new_link(self) -> KernelLink:
+        return KernelLink(self._transport, self.kernel_id, "albedo", self.request.python, self)
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -238,8 +241,12 @@ class RemoteKernel:
             raise start_failed(self._transport.host, {"code": self.exit_code, "words": self._words})
 
     async def _abandon(self, error: BaseException) -> None:
-        """Undo a start that failed with `error`, or is not wanted any more."""
+        """Undo a start that failed with `error`, or is not wanted any more, and let go of the kernel."""
         self._expected = True
+        await self._undo_start(error)
+        await self.leave()
+
+    async def _undo_start(self, error: BaseException) -> None:
         records = KernelRecords()
         refused = isinstance(error, HostError) and not isinstance(error, UnreachableError)
         if not self._link.sent_request or (refused and not self._link.attached):
@@ -254,7 +261,6 @@ class RemoteKernel:
         else:
             records.set_state(self.kernel_id, ENDING)
             self._on_its_own(self._end_abandoned())
-        await self.leave()
 
     async def _end_abandoned(self) -> None:
         """End what a start that was given up may have made.
@@ -369,12 +375,30 @@ class RemoteKernel:
         """
         self.expect_end()
         self.request = request
-        answer = await self._link.call("launch", kernel=request.for_host())
+        try:
+            answer = await self._link.call("launch", kernel=request.for_host())
+        except KernelGoneError as error:
+            log.warning("%s Starting a new one.", error)
+            await self._start_over()
+        else:
+            self._set_facts(answer["kernel"])
         self._relay.give_up(None)
-        self._set_facts(answer["kernel"])
-        self._relay.alive = True
         self._expected = False
         await self._until_running()
+        self._relay.alive = True  # not earlier: a request to end that was meant for the old one may still come
+
+    async def _start_over(self) -> None:
+        """Have a new keeper made: the host is there without the old one, as after a restart of the host."""
+        self._link = self._new_link()
+        self._put_record()
+        self._set_state("starting")
+        try:
+            await self._make()
+        except BaseException as error:
+            await asyncio.shield(self._undo_start(error))
+            await self._link.close()
+            self._set_state("exited")
+            raise
 
     async def finish(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
         """End the kernel and its keeper, see that nothing is left on the host, and let go of it.
