@@ -258,8 +258,6 @@ class KernelLink:
                 self.sent_request = True
                 if self._held_up:
                     self.pause(True)
-                if request["do"] == "start":
-                    self._owner.stepped("starting")
                 limit.reschedule(asyncio.get_running_loop().time() + GREETING_TIMEOUT)
                 await greeted
         except TimeoutError:

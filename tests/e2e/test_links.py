@@ -68,8 +68,7 @@ class TestBrokenConnections:
             await cell.until(lambda: len(cell.lines) >= 20)
             remote_host.down()
             cut = time.monotonic()
-            await eventually(lambda: kernel.status["step"] == "reattaching")
-            assert "refused" in (await eventually(lambda: kernel.status["away"])) or kernel.status["away"]
+            await eventually(lambda: "refused" in str(kernel.status["away"]))
             assert await kernel.manager.is_alive()
             assert await kernel.client.is_alive()
             # The test is about this very time: what is awaited happens on the other side of the cut.
