@@ -13,7 +13,7 @@ from faces import Embedded, Host
 from kernels import Cell, Kernel, eventually, numbered, started
 from procs import Process, descendants, send, wait_until
 
-from albedo_provisioner.errors import UnreachableError
+from albedo_provisioner.errors import LinkAwayError, UnreachableError
 
 TEN_SECONDS = "import time\nfor i in range(50):\n    print(i, flush=True)\n    time.sleep(0.2)\n'the end'"
 
@@ -136,6 +136,36 @@ class TestBrokenConnections:
                 pid = kernel.status["pid"]
             kernels = [p for p in embedded_host.processes() if any("launcher.py" in word for word in p.argv)]
             assert [process.pid for process in kernels] == [pid]
+
+    async def test_a_forced_restart_while_the_host_is_out_of_reach_happens_when_it_is_back(
+        self, embedded_host: Embedded
+    ) -> None:
+        """L5."""
+        async with started(embedded_host.location()) as kernel:
+            await kernel.run("x = 41")
+            pid = kernel.status["pid"]
+            embedded_host.down()
+            await eventually(lambda: kernel.status["step"] == "reattaching")
+            restart = asyncio.create_task(kernel.manager.restart_kernel(now=True))
+            await asyncio.wait([restart], timeout=1)
+            embedded_host.up()
+            await restart
+            assert await kernel.value("'x' in globals()") == "False"
+            assert kernel.status["pid"] != pid
+
+    async def test_a_polite_restart_while_the_host_is_out_of_reach_is_refused_and_the_kernel_stays(
+        self, embedded_host: Embedded
+    ) -> None:
+        """L5."""
+        async with started(embedded_host.location()) as kernel:
+            await kernel.run("x = 41")
+            embedded_host.down()
+            await eventually(lambda: kernel.status["step"] == "reattaching")
+            with pytest.raises(LinkAwayError) as caught:
+                await kernel.manager.restart_kernel()
+            assert str(embedded_host.alias) in str(caught.value)
+            embedded_host.up()
+            assert await kernel.value("x") == "41"
 
     async def test_two_kernels_on_one_host_share_a_connection_and_survive_its_loss(self, remote_host: Host) -> None:
         """L1."""
