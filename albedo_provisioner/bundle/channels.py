@@ -10,12 +10,13 @@ from collections.abc import Iterator
 
 import zmq
 
-from .wire import CONTROL, IOPUB, SHELL, STDIN
+from .wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 
 # As in the connection file that `spawn.py` writes.
 _PORTS = {CONTROL: 4, SHELL: 1, STDIN: 3, IOPUB: 2}
 _HEARTBEAT_PORT = 5
 _IDENTITY = b"albedo-keeper"
+_LARGE = 64 * 1024
 
 
 class KernelChannels:
@@ -93,13 +94,15 @@ class KernelChannels:
         """Pass a message on to the kernel."""
         self.sockets[channel].send_multipart(parts)
 
-    def receive(self, channel: int, most: int) -> Iterator[list[bytes]]:
+    def receive(self, channel: int, most: int) -> Iterator[list[Buffer]]:
         """Yield messages that have arrived on a channel, until there are none or `most` bytes were taken."""
         socket = self.sockets.get(channel)
         while socket is not None and most > 0:
             try:
-                parts = socket.recv_multipart(zmq.NOBLOCK)
+                frames = socket.recv_multipart(zmq.NOBLOCK, copy=False)
             except zmq.Again:
                 return
+            # Large parts are not copied out of zmq's memory, which goes when the last of us lets go of them.
+            parts: list[Buffer] = [frame.bytes if len(frame) < _LARGE else frame.buffer for frame in frames]
             most -= sum(map(len, parts))
             yield parts

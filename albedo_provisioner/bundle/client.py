@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import socket
@@ -10,12 +11,14 @@ from typing import Any
 
 from .messages import PARENT, raw_part
 from .protocol import ACK_DELAY, ATTACHED, Event, Link
-from .wire import KEEPER, ProtocolError
+from .wire import KEEPER, Buffer, ProtocolError
 
 READ = 256 * 1024
 _MOST_BUFFERS = 512  # writev takes 1024 on Linux and less elsewhere
 
 ATTACHED_HOLD = 256 << 20
+
+_PIPE_SIZE = 1 << 20
 
 SILENCE = 40.0
 """Seconds without a word after which a client counts as away; it sends a ping every few seconds (kernels/link.py)."""
@@ -59,6 +62,7 @@ class Client:
         self._in, self._out = descriptors
         os.set_blocking(self._in, False)
         os.set_blocking(self._out, False)
+        _widen(self._out)
         self.heard = now
         self.blocked = False
         self.link.set_limit(max(4 * self.hold, ATTACHED_HOLD))
@@ -124,7 +128,7 @@ class Client:
         """Say something on the keeper's own channel."""
         self.link.send(KEEPER, [json.dumps(content).encode()])
 
-    def pass_on(self, channel: int, parts: list[bytes]) -> None:
+    def pass_on(self, channel: int, parts: list[Buffer]) -> None:
         """Say a kernel's message, or that it was too large for the link."""
         try:
             self.link.send(channel, parts)
@@ -135,3 +139,12 @@ class Client:
     def settled(self) -> bool:
         """Whether the peer has confirmed all there is, or cannot at the moment."""
         return not self.attached or self.link.state != ATTACHED or self.link.held == 0
+
+
+def _widen(descriptor: int) -> None:
+    """Make a pipe hold more, where that can be: with 64 KiB, keeper and ssh server wait for each other all the time."""
+    if hasattr(fcntl, "F_SETPIPE_SZ"):
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, _PIPE_SIZE)
+        except OSError:
+            pass  # no pipe, or the account may have no more: it works as it is

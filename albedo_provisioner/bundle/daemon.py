@@ -67,7 +67,6 @@ def _begin(
 ) -> Keeper | dict[str, Any]:
     """Return a keeper with its kernel, or why there is none."""
     os.setsid()
-    subreaper = _become_subreaper()
     _leave_connection(path)
     wake = _wake_on_signals()
     pid = 0
@@ -76,6 +75,8 @@ def _begin(
             pid = spawn(path, request["kernel_id"], request["kernel"])
         except OSError as error:
             return {"error": "spawn", "argv": request["kernel"]["argv"], "detail": error.strerror or str(error)}
+    # Only now: it imports ctypes, and the kernel has no orphans for as long as it is still starting.
+    subreaper = _become_subreaper()
     lacking = missing(["zmq", *request.get("needs", ())])
     if lacking:
         return {"error": "packages", "lacking": lacking, "python": sys.executable}

@@ -25,7 +25,7 @@ from .ladder import Ladder, Report
 from .protocol import Event, Received
 from .reception import Reception
 from .spawn import boot_id, folder_path
-from .wire import IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL
+from .wire import IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, Buffer
 
 HOLD = 64 << 20
 """Bytes held for a client that is away, unless the request says otherwise."""
@@ -98,7 +98,7 @@ class Keeper:
             if ready.pop(self._wake, None):
                 self._take_signals()
             self.clients.serve(ready, now)
-            self.kernel.serve(now)
+            self.kernel.serve(ready, now)
             if self._ladder is not None and now >= self._ladder_at:
                 self._climb(now)
             if now - self._tended_at >= _HOUSEKEEPING:
@@ -157,7 +157,7 @@ class Keeper:
             "boot_id": boot_id(),
         }
 
-    def _heard(self, channel: int, parts: list[bytes]) -> None:
+    def _heard(self, channel: int, parts: list[Buffer]) -> None:
         if channel == IOPUB:
             self.journal.heard(channel, parts)
             for client in self.clients:
@@ -166,7 +166,7 @@ class Keeper:
         # The first part is the link's id, which went before the client's own identities in the request.
         if channel == SHELL:
             self.journal.heard(channel, parts[1:])
-        asker = self.clients.find(parts[0].decode("ascii", "replace"))
+        asker = self.clients.find(bytes(parts[0]).decode("ascii", "replace"))
         if asker is not None:
             asker.pass_on(channel, parts[1:])
 

@@ -14,7 +14,7 @@ from .channels import KernelChannels
 from .memory import OutOfMemoryWatch
 from .messages import HEADER, PARENT, json_part
 from .spawn import boot_id, last_words, spawn
-from .wire import CONTROL, IOPUB, SHELL, STDIN
+from .wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 
 START_POLL = 0.004
 """Seconds between looks at whether a new kernel listens yet."""
@@ -54,7 +54,7 @@ class Kernel:
         notebook: str,
         settings: dict[str, Any],
         poller: zmq.Poller,
-        heard: Callable[[int, list[bytes]], None],
+        heard: Callable[[int, list[Buffer]], None],
         changed: Callable[[], None],
         drained: Callable[[], None],
     ) -> None:
@@ -161,10 +161,13 @@ class Kernel:
 
     # -- the channels ----------------------------------------------------------------------------------------
 
-    def serve(self, now: float) -> None:
-        """Take what the kernel has said, and see to what is due by the clock."""
+    def serve(self, ready: dict[Any, int], now: float) -> None:
+        """Take what the kernel has said, given what the poller found ready, and see to what is due by the clock."""
         heard = False
         for channel, most in _TURN.items():
+            # Asking a channel in vain costs more than taking a message from one: an exception is made each time.
+            if self._channels.sockets.get(channel) not in ready:
+                continue
             for parts in self._channels.receive(channel, most):
                 heard = True
                 if channel == SHELL:

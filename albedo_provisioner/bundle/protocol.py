@@ -48,7 +48,7 @@ VERSION = 1
 ACK_DELAY = 0.1
 """Seconds a confirmation may wait for company."""
 
-ACK_BYTES = 512 * 1024
+ACK_BYTES = 4 << 20
 """Bytes received after which a confirmation waits no longer."""
 
 DETACHED, GREETING, ATTACHED = "detached", "greeting", "attached"

@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 FIRST_UNTESTED = (2, 25)
 
 # Smaller packets are not worth it, and their way stays the ordinary one.
-BULK = 4096
+BULK = 64
 
 # Room for many packets, so that one system call brings as much as the socket holds; and small enough for the cache.
 BUFFER_SIZE = 512 * 1024

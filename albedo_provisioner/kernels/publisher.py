@@ -77,7 +77,9 @@ class Publisher:
         if self._large_size > QUEUE_BYTES:
             return False
         try:
-            tracker = self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False, track=size >= _LARGE)
+            # Lending small parts to zmq costs more than copying them.
+            large = size >= _LARGE
+            tracker = self._socket.send_multipart(parts, zmq.NOBLOCK, copy=not large, track=large)
         except zmq.Again:
             return False
         if tracker is not None:
