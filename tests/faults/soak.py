@@ -1,0 +1,5 @@
+"""placeholder"""
+
+
+async def soak(seconds: float, seed: str) -> int:
+    return 0
