@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import queue
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -201,7 +202,12 @@ class Client:
     async def _pump(self, name: str) -> None:
         channel = getattr(self.client, f"{name}_channel")
         while True:
-            message = await channel.get_msg(timeout=None)
+            try:
+                # jupyter_client sends past the asyncio socket, which uses up zmq's sign that something has come; only a
+                # new look finds it then.
+                message = await channel.get_msg(timeout=0.1)
+            except queue.Empty:
+                continue
             parent = message["parent_header"].get("msg_id")
             if name == "stdin" and self.answer is not None:
                 self.client.input(self.answer(message["content"]["prompt"]))

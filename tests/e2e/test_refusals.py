@@ -195,7 +195,7 @@ class TestTheInterpreter:
         )
 
     async def test_has_an_ipykernel_that_is_broken(self, embedded_host: Embedded) -> None:
-        embedded_host.write("lib/ipykernel_launcher.py", "raise ImportError('half installed')\n")
+        embedded_host.write("lib/ipykernel/__init__.py", "raise ImportError('half installed')\n")
         text = (embedded_host.home / ".profile").read_text()
         embedded_host.write(".profile", f"{text}export PYTHONPATH={embedded_host.home}/lib\n")
         await refusal(
