@@ -281,15 +281,9 @@ async def die_and_shutdown(kernel: Kernel) -> None:
     await kernel.manager.shutdown_kernel()
 
 
-async def asked_by_a_client(kernel: Kernel) -> None:
-    kernel.client.shutdown()
-    await eventually(lambda: kernel.status["process"] == "exited")
-    await kernel.manager.shutdown_kernel()
-
-
 @pytest.mark.usefixtures("canary")
 class TestJobs:
-    @pytest.mark.parametrize("end", [shutdown, shutdown_now, restart, restart_now, die_and_shutdown, asked_by_a_client])
+    @pytest.mark.parametrize("end", [shutdown, shutdown_now, restart, restart_now, die_and_shutdown])
     async def test_every_process_a_kernel_started_is_gone_from_the_host_once_it_has_ended(
         self, sshd_host: Host, end: Callable[[Kernel], Any]
     ) -> None:
@@ -312,6 +306,16 @@ class TestJobs:
             # It is proven when the ending returns, so there is nothing to wait for.
             assert [name for name, pid in pids.items() if alive(pid)] == []
             assert not alive(kernel_pid)
+
+    async def test_the_same_when_a_client_asked_the_kernel_to_end(self, sshd_host: Host) -> None:
+        """K6: the kernel has gone by itself, and its jobs have not."""
+        async with started(sshd_host.location()) as kernel:
+            code = "import subprocess\nsubprocess.Popen(['sleep', '7777'], start_new_session=True).pid"
+            pid = int(await kernel.value(code))
+            kernel.client.shutdown()
+            await eventually(lambda: kernel.status["process"] == "exited")
+            await kernel.manager.shutdown_kernel()
+            assert not alive(pid)
 
     async def test_a_job_that_has_finished_leaves_no_zombie_with_the_keeper(self, sshd_host: Host) -> None:
         """K6."""
