@@ -19,6 +19,7 @@ import zmq
 
 from . import rundir
 from .client import Client
+from .early import Answer, EarlySignals
 from .journal import MOST_BYTES, MOST_CELLS, Journal, Message
 from .kernel import Kernel
 from .ladder import Ladder, Report
@@ -42,8 +43,6 @@ _PAGE_BYTES = 1 << 20
 
 _HOUSEKEEPING = 10.0
 _GOODBYE = 3.0
-
-Answer = Callable[..., None]
 
 
 class Keeper:
@@ -85,6 +84,7 @@ class Keeper:
         self._ladder: Ladder | None = None
         self._ladder_at = 0.0
         self._after_ladder: list[Callable[[Report], None]] = []
+        self._early = EarlySignals(self.kernel, self._do_signal)
         self._tended_at = time.monotonic()
         self._over_at: float | None = None
 
@@ -99,6 +99,7 @@ class Keeper:
                 self._take_signals()
             self.clients.serve(ready, now)
             self.kernel.serve(ready, now)
+            self._early.serve(now)
             if self._ladder is not None and now >= self._ladder_at:
                 self._climb(now)
             if now - self._tended_at >= _HOUSEKEEPING:
@@ -110,7 +111,7 @@ class Keeper:
     def _pause(self) -> int:
         """Milliseconds until something is due by the clock."""
         now = time.monotonic()
-        due = [self._tended_at + _HOUSEKEEPING, *self.clients.due]
+        due = [self._tended_at + _HOUSEKEEPING, *self.clients.due, *self._early.due]
         due += [at for at in (self._over_at, self.kernel.due(now)) if at is not None]
         if self._ladder is not None:
             due.append(self._ladder_at)
@@ -160,6 +161,7 @@ class Keeper:
     def _heard(self, channel: int, parts: list[Buffer]) -> None:
         if channel == IOPUB:
             self.journal.heard(channel, parts)
+            self._early.heard(parts)
             for client in self.clients:
                 client.pass_on(IOPUB, parts)
             return
@@ -255,12 +257,15 @@ class Keeper:
         """Signal the kernel's process group, as a terminal would, or its process alone.
 
         With `cell`, the message id of an execute request, only while that one has no reply: what was meant for a cell
-        must not hit a later one because the link was away meanwhile.
+        must not hit a later one because the link was away meanwhile. If that one has not come yet, it waits for it.
         """
         if self.kernel.exit is not None:
             return answer({"error": "the kernel has ended"})
         cell = request.get("cell")
-        if cell is not None and not self.kernel.is_asked(cell):
+        asked = True if cell is None else self.kernel.is_asked(cell)
+        if asked is None:
+            return self._early.put(str(cell), request, answer)
+        if not asked:
             return answer({"skipped": "the cell that it was meant for had ended"})
         # It is our own child and not waited for yet, so the pid cannot have been given to another process.
         try:

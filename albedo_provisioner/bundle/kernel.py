@@ -26,6 +26,9 @@ _TURN = {CONTROL: 1 << 30, SHELL: 1 << 30, STDIN: 1 << 30, IOPUB: 4 << 20}
 """Channels in the order in which they are served, and the bytes to take in one turn: output is the only one that
 floods, and an interrupt's answer must not wait for it."""
 
+_MOST_ANSWERED = 1000
+"""Ids of answered requests to remember, so that they can be told from those that have not come yet."""
+
 _DRAIN = 0.02
 _LOOK = 1.0
 
@@ -85,6 +88,8 @@ class Kernel:
         self._drained_at: float | None = None
         self._beat_at = 0.0
         self._looked_at = 0.0
+        self._answered: dict[str, None] = {}  # ids of the newest requests that have a reply, oldest first
+        self._unsure = False  # whether it may still be at what it was asked through an earlier keeper
         self._ours = True  # whether it is our child, so that we are told how it ended
         self._memory: OutOfMemoryWatch | None = None
 
@@ -111,12 +116,14 @@ class Kernel:
         if not processes.still_alive([identity]):
             return False
         self._take(identity[0], identity, str(record["folder"]), float(record["started"]), ours=False)
+        self._unsure = True
         return True
 
     def _take(self, pid: int, process: processes.Identity | None, folder: str, started: float, ours: bool) -> None:
         self.pid, self.process, self._folder, self._started, self._ours = pid, process, folder, started, ours
         self.state = "starting"
         self.exit = None
+        self._unsure = False
         self.responsive = True
         self._memory = OutOfMemoryWatch(pid)
         record = {
@@ -154,7 +161,8 @@ class Kernel:
         oom = self._memory is not None and self._memory.killed() and code in (-9, None)
         self.exit = {"code": code, "words": last_words(self._path), "out_of_memory": oom}
         self.state = "exited"
-        self.asked.clear()
+        for message_id in list(self.asked):
+            self._note_answer(message_id)  # there will be none any more
         # Its last messages may still be on their way through zmq: what comes within a moment is waited for.
         self._drained_at = time.monotonic() + _DRAIN
         self._changed()
@@ -171,7 +179,7 @@ class Kernel:
             for parts in self._channels.receive(channel, most):
                 heard = True
                 if channel == SHELL:
-                    self.asked.pop(json_part(parts, PARENT).get("msg_id", ""), None)
+                    self._note_answer(str(json_part(parts, PARENT).get("msg_id")))
                 self._heard(channel, parts)
         if heard:
             self.active = now
@@ -184,6 +192,13 @@ class Kernel:
             self._up()
         elif self.state == "running" and not self._ours and now - self._looked_at >= _LOOK:
             self._look(now)
+
+    def _note_answer(self, message_id: str) -> None:
+        if self.asked.pop(message_id, None) is not None:
+            self._unsure = False  # kernels answer in order: this was asked after all that an earlier keeper passed on
+        self._answered[message_id] = None
+        if len(self._answered) > _MOST_ANSWERED:
+            del self._answered[next(iter(self._answered))]
 
     def _look(self, now: float) -> None:
         """See whether a process that is not our child, so that nobody tells us of its end, is still there."""
@@ -212,11 +227,15 @@ class Kernel:
                 self.asked[str(header.get("msg_id"))] = kind
         self._channels.send(channel, [link_id.encode(), *parts])
 
-    def is_asked(self, message_id: str) -> bool:
-        """Whether a request has not been answered yet."""
-        return message_id in self.asked or any(
+    def is_asked(self, message_id: str) -> bool | None:
+        """Whether a request has come and has not been answered yet; None when it has not come (that we know of)."""
+        if message_id in self.asked or any(
             json_part(parts, HEADER).get("msg_id") == message_id for _, _, parts in self._waiting
-        )
+        ):
+            return True
+        if message_id in self._answered:
+            return False
+        return True if self._unsure else None
 
     def tend(self, now: float) -> None:
         """Look after what does not tell of itself: whether the kernel answers, or is there at all."""

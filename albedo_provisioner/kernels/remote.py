@@ -376,7 +376,7 @@ class RemoteKernel:
         self.expect_end()
         self.request = request
         try:
-            answer = await self._link.call("launch", kernel=request.for_host())
+            answer = await self._ask_any_keeper("launch", kernel=request.for_host())
         except KernelGoneError as error:
             log.warning("%s Starting a new one.", error)
             await self._start_over()
@@ -386,6 +386,16 @@ class RemoteKernel:
         self._expected = False
         await self._until_running()
         self._relay.alive = True  # not earlier: a request to end that was meant for the old one may still come
+
+    async def _ask_any_keeper(self, do: str, **arguments: Any) -> dict[str, Any]:
+        """Ask for what may be done twice without harm: a keeper that was killed took the request with it, so the one in
+        its place is asked again. Else a kernel whose end nobody waits for any more would stay for ever.
+        """
+        while True:
+            try:
+                return await self._link.call(do, **arguments)
+            except LinkAwayError as error:
+                log.info("%s Asking again.", error)
 
     async def _start_over(self) -> None:
         """Have a new keeper made: the host is there without the old one, as after a restart of the host."""
@@ -426,7 +436,7 @@ class RemoteKernel:
 
     async def _finish(self, term_grace: float) -> dict[str, Any]:
         try:
-            answer = await self._link.call("finish", term_grace=term_grace)
+            answer = await self._ask_any_keeper("finish", term_grace=term_grace)
             self._set_facts(answer["kernel"])
             report = answer["report"]
         except KernelGoneError:

@@ -10,12 +10,14 @@ import asyncio
 import json
 import os
 import sys
+import traceback
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import zmq
 import zmq.asyncio
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import KernelProvisionerFactory
 from recording import DELIMITER, describe
 
 from albedo_provisioner.bundle.wire import CONTROL, IOPUB, SHELL, STDIN
@@ -62,9 +64,11 @@ class Client:
     async def load(self, kernelspec: str, info: dict[str, Any]) -> dict[str, Any]:
         """Take up the kernel of a client that was killed, or share it with one that lives."""
         self._manager = AsyncKernelManager(kernel_name=kernelspec)
-        provisioner = AlbedoProvisioner(
-            parent=self._manager, kernel_spec=self._manager.kernel_spec, kernel_id=info["kernel_id"]
+        factory = KernelProvisionerFactory.instance(parent=self._manager)
+        provisioner = factory.create_provisioner_instance(
+            info["kernel_id"], self._manager.kernel_spec, parent=self._manager
         )
+        self._manager._attempted_start = True  # else jupyter_client cannot start it anew after it was taken up
         await provisioner.load_provisioner_info(info)
         self._manager.provisioner = provisioner
         self._manager.session.key = info["connection_info"]["key"].encode()
@@ -206,6 +210,7 @@ class Client:
                 answer = await actions[name](**arguments)
             except Exception as error:  # noqa: BLE001 - the campaign is told, and judges
                 answer = {"error": f"{type(error).__name__}: {error}"}
+                traceback.print_exc()
             tell({"answer": number, **answer})
 
         reader = asyncio.StreamReader(limit=1 << 26)
