@@ -452,8 +452,12 @@ class RemoteKernel:
         self._relay.close()
 
     def expect_end(self) -> None:
-        """Note that the kernel's end is wanted: nobody has to be told why it ended."""
-        self._expected = True
+        """Note that the kernel's end is wanted: nobody has to be told why it ended.
+
+        One that has ended already ended by itself, also when the word that its cells are told by is still on its way.
+        """
+        if self.state != "exited":
+            self._expected = True
 
     # -- LinkOwner, told by the link -------------------------------------------------------------------------
 
