@@ -46,8 +46,8 @@ def use_blocking(location: str) -> None:
         value(client, "(x := 41)")
         assert value(client, "x + 1") == "42"
         assert manager.is_alive()
-        client.execute("import time; time.sleep(600)")
-        wait_until(lambda: client.get_iopub_msg(timeout=PATIENCE)["msg_type"] == "execute_input", PATIENCE)
+        client.execute("print('begun', flush=True); import time; time.sleep(600)")
+        wait_until(lambda: client.get_iopub_msg(timeout=PATIENCE)["msg_type"] == "stream", PATIENCE)
         manager.interrupt_kernel()
         assert client.get_shell_msg(timeout=PATIENCE)["content"]["ename"] == "KeyboardInterrupt"
         manager.restart_kernel()
