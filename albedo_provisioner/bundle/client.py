@@ -39,6 +39,8 @@ class Client:
         self.name = name
         self.hold = hold
         self.link = Link(hold)
+        self.greeted = False
+        """Whether a greeting ever came that fits."""
         self.away_since = 0.0
         self.heard = 0.0
         self.ack_at: float | None = None
@@ -57,11 +59,9 @@ class Client:
         return self._in, self._out
 
     def attach(self, bridge: socket.socket, descriptors: list[int], hello: dict[str, Any], now: float) -> None:
-        """Use a new connection; `bridge` is closed when the connection is done with."""
+        """Use a new connection, which must not block; `bridge` is closed when the connection is done with."""
         self._bridge = bridge
         self._in, self._out = descriptors
-        os.set_blocking(self._in, False)
-        os.set_blocking(self._out, False)
         _widen(self._out)
         self.heard = now
         self.blocked = False

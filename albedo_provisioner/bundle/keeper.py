@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -26,7 +26,7 @@ from .ladder import Ladder, Report
 from .protocol import Event, Received
 from .reception import Reception
 from .spawn import boot_id, folder_path
-from .wire import IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, Buffer
+from .wire import IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, Buffer, ProtocolError
 
 HOLD = 64 << 20
 """Bytes held for a client that is away, unless the request says otherwise."""
@@ -40,6 +40,9 @@ UNCLAIMED = 120.0
 _PAGE_PARTS = 2048
 _PAGE_BYTES = 1 << 20
 """What an answer with messages of the journal may have: well below what a message can, and no obstacle for others."""
+
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
+"""What comes of a request whose contents are not what they should be."""
 
 _HOUSEKEEPING = 10.0
 _GOODBYE = 3.0
@@ -185,7 +188,7 @@ class Keeper:
         if not isinstance(event, Received):
             return
         if event.channel == KEEPER:
-            self._on_request(client, bytes(event.parts[0]))
+            self._on_request(client, event.parts)
         elif event.channel not in (IOPUB, NOTE):
             if event.channel == SHELL:
                 self.journal.asked(event.parts)
@@ -231,9 +234,13 @@ class Keeper:
 
     # -- what clients ask of the keeper itself ---------------------------------------------------------------
 
-    def _on_request(self, client: Client, data: bytes) -> None:
-        request = json.loads(data)
-        number = request["id"]
+    def _on_request(self, client: Client, parts: Sequence[Buffer]) -> None:
+        """Do what a client asks. What is no request at all breaks the protocol; one that lacks something is refused."""
+        try:
+            request = json.loads(bytes(parts[0]))
+            number, do = int(request["id"]), str(request["do"])
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            raise ProtocolError(f"that is no request to a keeper: {type(error).__name__}: {error}") from None
 
         def answer(content: dict[str, Any], parts: list[bytes] | None = None) -> None:
             client.link.send(KEEPER, [json.dumps({"id": number, **content}).encode(), *(parts or [])])
@@ -247,11 +254,14 @@ class Keeper:
             "cells": lambda _, answer: answer({"cells": self.journal.list()}),
             "cell": self._do_cell,
         }
-        action = actions.get(request["do"])
+        action = actions.get(do)
         if action is None:
-            answer({"error": f"this keeper cannot do {request['do']!r}"})
-        else:
+            answer({"error": f"this keeper cannot do {do!r}"})
+            return
+        try:
             action(request, answer)
+        except _MALFORMED as error:
+            answer({"error": f"the request to {do} is malformed: {type(error).__name__}: {error}"})
 
     def _do_signal(self, request: dict[str, Any], answer: Answer) -> None:
         """Signal the kernel's process group, as a terminal would, or its process alone.
@@ -301,6 +311,8 @@ class Keeper:
             except OSError as error:
                 where = f"{error.filename}: " if error.filename else ""
                 return answer({"error": f"it could not be started: {where}{error.strerror or error}"})
+            except _MALFORMED as error:
+                return answer({"error": f"it could not be started: {type(error).__name__}: {error}"})
             return answer({"kernel": self.kernel.facts()})
 
         self._stop(float(request.get("term_grace", 0)), launch)

@@ -12,10 +12,16 @@ from typing import Any
 import zmq
 
 from .client import SILENCE, Client
-from .protocol import Event, Failed, LinkLostError, Parted
+from .protocol import Attached, Event, Failed, LinkLostError, Parted
+from .wire import ProtocolError
 
 MOST_AWAY = 4
 """Links without a connection that are remembered; a client that was killed never says goodbye."""
+
+
+MOST_ARRIVING = 32
+ARRIVAL = 10.0
+"""Connections to our socket that have not handed anything over: how many there may be, and for how many seconds."""
 
 
 class Reception:
@@ -26,7 +32,8 @@ class Reception:
         poller: what the keeper's loop waits on.
         hold: bytes held for a client that is away.
         hello: called for what to greet a client with.
-        received: called with a client and what it says (`Received` and `Attached` only).
+        received: called with a client and what it says (`Received` and `Attached` only). Its `ProtocolError` ends
+            that client's connection.
     """
 
     def __init__(
@@ -44,7 +51,7 @@ class Reception:
         self._hold = hold
         self._hello = hello
         self._received = received
-        self._arriving: dict[int, socket.socket] = {}
+        self._arriving: dict[int, tuple[socket.socket, float]] = {}  # and when they came; oldest first
         self._clients: dict[str, Client] = {}
         self._by_descriptor: dict[int, Client] = {}
         listener.setblocking(False)
@@ -87,7 +94,7 @@ class Reception:
     def serve(self, ready: dict[Any, int], now: float) -> None:
         """Take what has come, given what the poller found ready."""
         if ready.get(self._listener.fileno()):
-            self._accept()
+            self._accept(now)
         for descriptor in [d for d in ready if d in self._arriving]:
             self._arrive(descriptor, now)
             ready.pop(descriptor)
@@ -112,7 +119,9 @@ class Reception:
                 self._flush(client, now)
 
     def tend(self, now: float) -> None:
-        """Give up connections that are silent, and links that nobody comes back to."""
+        """Give up connections that are silent or hand nothing over, and links that nobody comes back to."""
+        for descriptor in [number for number, (_, since) in self._arriving.items() if now - since > ARRIVAL]:
+            self._turn_away(descriptor)
         for client in list(self._clients.values()):
             if client.attached and now - client.heard > SILENCE:
                 self._detach(client, now)
@@ -124,44 +133,61 @@ class Reception:
         """End all connections, and take no more."""
         for client in list(self._clients.values()):
             self._detach(client, now)
-        for bridge in self._arriving.values():
-            bridge.close()
+        for descriptor in list(self._arriving):
+            self._turn_away(descriptor)
         self._listener.close()
 
     # -- arriving --------------------------------------------------------------------------------------------
 
-    def _accept(self) -> None:
+    def _accept(self, now: float) -> None:
         while True:
             try:
                 bridge, _ = self._listener.accept()
             except (BlockingIOError, InterruptedError):
                 return
+            except OSError:  # no descriptors left: those that hold them for nothing have to go
+                if self._arriving:
+                    self._turn_away(next(iter(self._arriving)))
+                return
             if _peer_uid(bridge) not in (None, os.getuid()):
                 bridge.close()
                 continue
             bridge.setblocking(False)
-            self._arriving[bridge.fileno()] = bridge
+            if len(self._arriving) >= MOST_ARRIVING:
+                self._turn_away(next(iter(self._arriving)))
+            self._arriving[bridge.fileno()] = bridge, now
             self._poller.register(bridge.fileno(), zmq.POLLIN)
+
+    def _turn_away(self, descriptor: int) -> None:
+        bridge, _ = self._arriving.pop(descriptor)
+        self._poller.unregister(descriptor)
+        bridge.close()
 
     def _arrive(self, descriptor: int, now: float) -> None:
         """A bridge hands over its connection."""
-        bridge = self._arriving.pop(descriptor)
+        bridge, _ = self._arriving.pop(descriptor)
         self._poller.unregister(descriptor)
         descriptors: list[int] = []
         try:
-            data, descriptors, _, _ = socket.recv_fds(bridge, 1 << 16, 2)
+            data, descriptors, flags, _ = socket.recv_fds(bridge, 1 << 16, 2)
+            for number in descriptors:
+                os.set_blocking(number, False)
+                os.set_inheritable(number, False)  # no kernel that is started later may keep the connection open
             offer = json.loads(data[4 : 4 + struct.unpack_from("!I", data)[0]])
             link_id, name, fresh = str(offer["link"]), str(offer["client"]), bool(offer["fresh"])
             greeting = offer["hello"].encode("latin-1")
-            if len(descriptors) != 2 or not link_id.isalnum() or len(link_id) > 64:
+            if len(descriptors) != 2 or flags & socket.MSG_CTRUNC:
+                raise ValueError(f"{len(descriptors)} descriptors")
+            if not (link_id.isascii() and link_id.isalnum()) or len(link_id) > 64:
                 raise ValueError(link_id)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, struct.error):
             # No bridge of ours, or one that was killed on the way.
             for leftover in descriptors:
                 os.close(leftover)
             bridge.close()
             return
         client = self._clients.get(link_id)
+        known = client is not None
         if client is None:
             client = self._clients[link_id] = Client(link_id, name, self._hold)
         elif client.attached:
@@ -173,7 +199,7 @@ class Reception:
             self._poller.register(number, zmq.POLLIN)
             self._by_descriptor[number] = client
         self._by_descriptor[descriptors[1]] = client
-        if not fresh and client.link.fresh:
+        if not fresh and not known:  # a known one may have said things of which nothing arrived: they come again
             client.link.farewell("unknown", "this keeper does not know the link")
             client.flush()
             self._forget(client, now)
@@ -187,17 +213,25 @@ class Reception:
             if isinstance(event, Parted):
                 self._forget(client, now)
             elif isinstance(event, Failed):
-                lost = isinstance(event.error, LinkLostError)
-                client.link.farewell("unknown" if lost else "protocol", str(event.error))
-                client.flush()
-                if lost:
-                    self._forget(client, now)
-                else:
-                    self._detach(client, now)
+                self._refuse(client, event.error, now)
             else:
-                self._received(client, event)
+                client.greeted = client.greeted or isinstance(event, Attached)
+                try:
+                    self._received(client, event)
+                except ProtocolError as error:
+                    self._refuse(client, error, now)
 
         return take
+
+    def _refuse(self, client: Client, error: ProtocolError, now: float) -> None:
+        """Tell a client what was wrong with what it said, and end its connection."""
+        lost = isinstance(error, LinkLostError)
+        client.link.farewell("unknown" if lost else "protocol", str(error))
+        client.flush()
+        if lost:
+            self._forget(client, now)
+        else:
+            self._detach(client, now)
 
     def _flush(self, client: Client, now: float) -> None:
         was_blocked = client.blocked
@@ -218,6 +252,8 @@ class Reception:
             except KeyError:
                 pass  # the output side is only polled while it is blocked
         client.detach(now)
+        if not client.greeted:  # it never was a client: nothing is held for it
+            self._clients.pop(client.link_id, None)
 
     def _forget(self, client: Client, now: float) -> None:
         self._clients.pop(client.link_id, None)

@@ -253,7 +253,7 @@ class MessageReader:
         self._channel = 0
         self._count = 0
         self._body: bytearray | None = None
-        self._filled = 0
+        self._size = 0
 
     def feed(self, data: memoryview) -> Iterator[Message]:
         """Take bytes and yield the messages that they complete; what is yielded does not share memory with `data`.
@@ -274,13 +274,13 @@ class MessageReader:
                     yield self._parts(memoryview(bytes(data[position : position + size])))
                     position += size
                 else:
-                    self._body, self._filled = bytearray(size), 0
+                    # It grows with what comes: a damaged length alone must not cost a gigabyte.
+                    self._body, self._size = bytearray(), size
                 continue
-            length = min(len(self._body) - self._filled, end - position)
-            self._body[self._filled : self._filled + length] = data[position : position + length]
-            self._filled += length
+            length = min(self._size - len(self._body), end - position)
+            self._body += data[position : position + length]
             position += length
-            if self._filled == len(self._body):
+            if len(self._body) == self._size:
                 body, self._body = self._body, None
                 yield self._parts(memoryview(body))
 

@@ -149,6 +149,15 @@ class Place:
         found = [str(process) for process in self.processes()]
         return found + [str(path) for path in sorted(self._disk.glob("*")) if path.name != "ballast"]
 
+    def logs(self) -> str:
+        """Return the ends of what clients, keepers and kernels printed, and which processes there are."""
+        found = [f"{process}" for process in self.processes()]
+        for path in (self.root / "client.log", *self._disk.glob("*/*.log")):
+            text = path.read_text(errors="replace") if path.exists() else ""
+            if text:
+                found.append(f"-- {path.name}\n{text[-4000:]}")
+        return "\n".join(found)
+
     def forget_bundles(self) -> None:
         """Make the next visit a first one."""
         for path in (self.home / ".albedo-remote").glob("*"):

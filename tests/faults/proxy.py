@@ -155,7 +155,8 @@ class Proxy:
                     self._accept()
                 if not self._faults.held:
                     for pair in list(self._connections):
-                        self._pass_on(pair, readable, writable)
+                        if pair in self._connections:  # not broken together with one before it
+                            self._pass_on(pair, readable, writable)
 
     def _accept(self) -> None:
         assert self._listener is not None

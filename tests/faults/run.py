@@ -67,9 +67,8 @@ async def run(
         finally:
             for client in (campaign.client, *campaign.others):
                 await client.kill()
-            log = place.root / "client.log"
-            if broken and log.exists():
-                print(log.read_text()[-6000:], flush=True)
+            if broken:
+                print(place.logs(), flush=True)
             unclean = place.close()
         if not broken and (left or unclean):
             failures.append(f"left on the host at the end: {left or unclean}")
