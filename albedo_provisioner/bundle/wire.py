@@ -64,6 +64,9 @@ _CAPS = {
     FAREWELL: 64 * 1024,
 }
 
+_AT_ONCE = 16 << 20
+"""Bytes to make room for before they have come."""
+
 # Below this a message's parts are joined into one buffer: one small copy is cheaper than several buffers to write.
 _JOIN_BELOW = 64 * 1024
 
@@ -253,6 +256,7 @@ class MessageReader:
         self._channel = 0
         self._count = 0
         self._body: bytearray | None = None
+        self._filled = 0
         self._size = 0
 
     def feed(self, data: memoryview) -> Iterator[Message]:
@@ -274,13 +278,16 @@ class MessageReader:
                     yield self._parts(memoryview(bytes(data[position : position + size])))
                     position += size
                 else:
-                    # It grows with what comes: a damaged length alone must not cost a gigabyte.
-                    self._body, self._size = bytearray(), size
+                    self._body, self._filled, self._size = bytearray(min(size, _AT_ONCE)), 0, size
                 continue
-            length = min(self._size - len(self._body), end - position)
-            self._body += data[position : position + length]
+            if self._filled == len(self._body):
+                # A long one doubles with what comes: a damaged length alone must not cost a gigabyte.
+                self._body += bytes(min(self._filled, self._size - self._filled))
+            length = min(len(self._body) - self._filled, end - position)
+            self._body[self._filled : self._filled + length] = data[position : position + length]
+            self._filled += length
             position += length
-            if len(self._body) == self._size:
+            if self._filled == self._size:
                 body, self._body = self._body, None
                 yield self._parts(memoryview(body))
 
