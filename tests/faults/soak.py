@@ -1,5 +1,106 @@
-"""placeholder"""
+"""The soak: one kernel, one client, a cut every few seconds; the memory and the descriptors of both ends."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from .campaign import Campaign, Failure
+from .clients import ClientError
+from .faults import block_port, cut, kill_bridge, kill_sessions
+from .place import Place
+
+_EVERY = 10.0
+"""Seconds between measurements."""
+
+_TOLERANCE = 8 << 20
+"""Bytes by which the median of the last third may be above that of the second."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What the two ends have at a moment: resident bytes and descriptors, the keeper's and the client's."""
+
+    seconds: float
+    keeper: int
+    keeper_files: int
+    client: int
+    client_files: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.seconds:6.0f} s  keeper {self.keeper / 1e6:6.1f} MB {self.keeper_files:3} descriptors, "
+            f"client {self.client / 1e6:6.1f} MB {self.client_files:3} descriptors"
+        )
 
 
 async def soak(seconds: float, seed: str) -> int:
-    return 0
+    """Run, print a line every ten seconds and a verdict; return the exit status."""
+    place = Place()
+    campaign = Campaign(place)
+    rng = random.Random(seed)
+    samples: list[Sample] = []
+    cuts = cells = 0
+    problem = ""
+    began = time.monotonic()
+    try:
+        await campaign.ensure_kernel()
+        next_sample = began
+        while time.monotonic() - began < seconds:
+            chosen = await campaign.some_cells(rng, 3)
+            ids = await campaign.send_cells(rng, chosen)
+            await rng.choice([cut, cut, kill_bridge, kill_sessions, block_port])(campaign, rng)
+            await campaign.finish_cells(ids, chosen)
+            campaign.place.proxy.heal()
+            await campaign.check()
+            cuts += 1
+            cells += len(ids)
+            campaign.notes.clear()
+            if time.monotonic() >= next_sample:
+                samples.append(_measure(campaign, time.monotonic() - began))
+                print(samples[-1], flush=True)
+                next_sample += _EVERY
+        left = await campaign.end()
+        if left:
+            problem = f"left on the host at the end: {left}"
+    except (Failure, ClientError, TimeoutError) as error:
+        problem = f"{type(error).__name__}: {error}"
+    finally:
+        await campaign.client.kill()
+        place.close()
+    print(f"{cells} cells under {cuts} faults in {time.monotonic() - began:.0f} s, seed {seed}")
+    verdict = problem or _verdict(samples)
+    print(verdict)
+    return 0 if verdict.startswith("flat") else 1
+
+
+def _measure(campaign: Campaign, seconds: float) -> Sample:
+    (keeper,) = campaign.place.keepers()
+    client = campaign.client.pid
+    return Sample(seconds, _resident(keeper.pid), _files(keeper.pid), _resident(client), _files(client))
+
+
+def _resident(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def _verdict(samples: list[Sample]) -> str:
+    """Compare the second third with the last one; the first is the time to get warm."""
+    third = len(samples) // 3
+    if third < 3:
+        return "flat as far as so few measurements tell"
+    found = []
+    for name in ("keeper", "keeper_files", "client", "client_files"):
+        values = [getattr(sample, name) for sample in samples]
+        middle, last = sorted(values[third : 2 * third])[third // 2], sorted(values[-third:])[third // 2]
+        most = 2 if name.endswith("files") else _TOLERANCE
+        if last - middle > most:
+            found.append(f"{name.replace('_', ' ')} went from {middle} to {last}")
+    return "it grows: " + "; ".join(found) if found else "flat: neither memory nor descriptors grow once warm"
