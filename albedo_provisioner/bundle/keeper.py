@@ -250,6 +250,7 @@ class Keeper:
             "stop": self._do_stop,
             "launch": self._do_launch,
             "finish": self._do_finish,
+            "give_up": self._do_give_up,
             "status": lambda _, answer: answer({"kernel": self.kernel.facts()}),
             "cells": lambda _, answer: answer({"cells": self.journal.list()}),
             "cell": self._do_cell,
@@ -299,6 +300,10 @@ class Keeper:
             lambda report: answer({"report": report.to_dict(), "kernel": self.kernel.facts()}),
             float(request.get("term_grace", 2)),
         )
+
+    def _do_give_up(self, request: dict[str, Any], answer: Answer) -> None:
+        self.kernel.give_up([str(message_id) for message_id in request["ids"]])
+        answer({})
 
     def _do_launch(self, request: dict[str, Any], answer: Answer) -> None:
         """Start the kernel anew, in the same place, once nothing of the old one is left."""

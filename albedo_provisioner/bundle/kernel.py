@@ -26,8 +26,8 @@ _TURN = {CONTROL: 1 << 30, SHELL: 1 << 30, STDIN: 1 << 30, IOPUB: 4 << 20}
 """Channels in the order in which they are served, and the bytes to take in one turn: output is the only one that
 floods, and an interrupt's answer must not wait for it."""
 
-_MOST_ANSWERED = 1000
-"""Ids of answered requests to remember, so that they can be told from those that have not come yet."""
+_MOST_KNOWN = 1000
+"""Ids to remember of requests that were answered, to tell them from those that have not come yet, or given up."""
 
 _DRAIN = 0.02
 _LOOK = 1.0
@@ -88,6 +88,7 @@ class Kernel:
         self._drained_at: float | None = None
         self._beat_at = 0.0
         self._looked_at = 0.0
+        self._given_up: dict[str, None] = {}  # ids of requests that no kernel shall get any more, oldest first
         self._answered: dict[str, None] = {}  # ids of the newest requests that have a reply, oldest first
         self._unsure = False  # whether it may still be at what it was asked through an earlier keeper
         self._ours = True  # whether it is our child, so that we are told how it ended
@@ -197,7 +198,7 @@ class Kernel:
         if self.asked.pop(message_id, None) is not None:
             self._unsure = False  # kernels answer in order: this was asked after all that an earlier keeper passed on
         self._answered[message_id] = None
-        if len(self._answered) > _MOST_ANSWERED:
+        if len(self._answered) > _MOST_KNOWN:
             del self._answered[next(iter(self._answered))]
 
     def _look(self, now: float) -> None:
@@ -216,16 +217,29 @@ class Kernel:
 
     def ask(self, link_id: str, channel: int, parts: Parts) -> None:
         """Pass a client's message on to the kernel, or keep it until the kernel listens."""
+        header = json_part(parts, HEADER) if channel == SHELL else {}
+        if header.get("msg_id") in self._given_up:
+            return
         if self.state != "running":
             self._waiting.append((link_id, channel, parts))
             return
         self.active = time.monotonic()
         if channel == SHELL:
-            header = json_part(parts, HEADER)
             kind = str(header.get("msg_type"))
             if kind.endswith("_request"):  # others, such as those of comms, have no reply
                 self.asked[str(header.get("msg_id"))] = kind
         self._channels.send(channel, [link_id.encode(), *parts])
+
+    def give_up(self, message_ids: list[str]) -> None:
+        """Pass these requests on to no kernel, whether they wait here or are still to come: their client was told that
+        they died with the last one.
+        """
+        self._given_up.update(dict.fromkeys(message_ids))
+        while len(self._given_up) > _MOST_KNOWN:
+            del self._given_up[next(iter(self._given_up))]
+        self._waiting = [
+            each for each in self._waiting if json_part(each[2], HEADER).get("msg_id") not in self._given_up
+        ]
 
     def is_asked(self, message_id: str) -> bool | None:
         """Whether a request has come and has not been answered yet; None when it has not come (that we know of)."""

@@ -165,13 +165,17 @@ class Relay:
             "The reply was lost with the kernel's keeper; the kernel itself lives and has its state.", asked_before
         )
 
-    def give_up(self, why: str | None, only: set[str] | None = None) -> None:
+    def give_up(self, why: str | None, only: set[str] | None = None) -> list[str]:
         """There will be no more replies: have no client wait for one.
 
         Args:
             why: what the running cells are told, on stderr and in their reply; None tells them nothing.
             only: ids of the requests to give up; None for all.
+
+        Returns:
+            the ids of the requests whose clients were told.
         """
+        told = []
         for message_id in [known for known in self._asked if only is None or known in only]:
             identities, header = self._asked.pop(message_id)
             if why is None or header.get("msg_type") != "execute_request":
@@ -182,6 +186,8 @@ class Relay:
             reply = {**error, "status": "error", "execution_count": 0}
             self._say(SHELL, identities, "execute_reply", reply, header)
             self._say(IOPUB, [b"status"], "status", {"execution_state": "idle"}, header)
+            told.append(message_id)
+        return told
 
     def _say(
         self, channel: int, idents: list[bytes], msg_type: str, content: dict[str, Any], parent: dict[str, Any]

@@ -470,7 +470,9 @@ class RemoteKernel:
         if note["note"] == "gap":
             self._tell_gap(note)
         elif note["note"] == "exited":
-            self._relay.give_up(None if self._expected else f"{self.cause or 'The kernel ended.'}")
+            told = self._relay.give_up(None if self._expected else f"{self.cause or 'The kernel ended.'}")
+            if told:  # one that is still on its way must not be run by the next kernel, after all
+                in_background(self._link.call("give_up", ids=told))
 
     def greeted(self, hello: dict[str, Any]) -> None:
         """Take the keeper's greeting."""

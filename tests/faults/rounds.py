@@ -222,11 +222,15 @@ async def kill_kernel(campaign: Campaign, rng: random.Random) -> None:
         proxy.block()
     for kernel in campaign.place.kernels():
         send(kernel, signal.SIGKILL)
-    await asyncio.sleep(rng.uniform(0, 0.3))
-    if away and not (await client.do("status"))["alive"]:
-        raise Failure("a kernel out of reach cannot be known to be dead")
-    proxy.unblock()
-    for msg_id in filter(None, (running, queued)):
+    late = None
+    if away:
+        if rng.random() < 0.5:
+            late = await client.execute("ran_late = True")  # it will be told that its kernel died, and must not run
+        await asyncio.sleep(rng.uniform(0, 0.3))
+        if not (await client.do("status"))["alive"]:
+            raise Failure("a kernel out of reach cannot be known to be dead")
+        proxy.unblock()
+    for msg_id in filter(None, (running, queued, late)):
         await client.until(lambda msg_id=msg_id: client.done(msg_id), "the dead kernel's cell is given up")
         reply = client.reply(msg_id) or {}
         if not any(words in str(reply.get("evalue")) for words in ("SIGKILL", "keeper was killed before")):
@@ -235,6 +239,10 @@ async def kill_kernel(campaign: Campaign, rng: random.Random) -> None:
     campaign.took(await client.do("restart", now=True))
     campaign.forget()
     await campaign.record()
+    again = await client.execute("assert 'ran_late' not in globals()")
+    await client.until(lambda: client.done(again), "a cell after the restart is done")
+    if (client.reply(again) or {}).get("status") != "ok":
+        problems.append("a cell was told that its kernel died, and was run by the next kernel")
     if problems:
         raise Failure("\n".join(problems))
     await campaign.check()
