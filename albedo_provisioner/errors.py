@@ -71,6 +71,10 @@ class KernelStartError(HostError):
     state = "ready"
 
 
+class KernelExistsError(KernelStartError):
+    """There is a kernel of that id on the host already."""
+
+
 class KernelGoneError(AlbedoError):
     """The kernel does not exist any more; the message says why where that is known.
 

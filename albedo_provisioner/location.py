@@ -236,9 +236,7 @@ def _normalise(host: str | None, path: str, shown: str) -> str:
         raise _error(shown, "an IPv6 address stands in brackets, as in [::1]:/path")
     if _PORT.match(path):
         raise _error(shown, "a location holds no port; give the host a name with its port in the ssh config")
-    raise _error(
-        shown, f"the path on {host} is relative; write {host}:~/{path} for a folder below your home there"
-    )
+    raise _error(shown, f"the path on {host} is relative; write {host}:~/{path} for a folder below your home there")
 
 
 def _looks_like_ipv6(shown: str) -> bool:

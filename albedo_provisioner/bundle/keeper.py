@@ -109,7 +109,15 @@ class Keeper:
                 self._tend(now)
             self.clients.flush(now)
         self.clients.close(time.monotonic())
-        rundir.remove(self.path)
+        if self._has_place():
+            rundir.remove(self.path)
+
+    def _has_place(self) -> bool:
+        """Whether the run directory is still the one that we were made in, and not gone or a successor's."""
+        try:
+            return os.stat(self.path).st_ino == self._inode
+        except OSError:
+            return False
 
     def _pause(self) -> int:
         """Milliseconds until something is due by the clock."""
@@ -137,11 +145,7 @@ class Keeper:
         self.kernel.tend(now)
         if self._over_at is not None or self._ladder is not None:
             return
-        try:
-            there = os.stat(self.path).st_ino == self._inode
-        except OSError:
-            there = False
-        if not there:
+        if not self._has_place():
             self._finish("its run directory disappeared")
         elif self.clients.attached or self.kernel.asked:
             return

@@ -1,15 +1,21 @@
 """Starts the Python kernel. Run as a script, by the interpreter that the kernel is for, in the kernel's folder.
 
-Two things make it differ from `python -m ipykernel_launcher`:
+Three things make it differ from `python -m ipykernel_launcher`:
 
 - `import albedo_bundle` must work in a kernel, but our directory must not come before the user's packages, nor reach
   the processes that the kernel starts: so it is appended to this process's path, and PYTHONPATH stays as it was.
 - The kernel's output socket drops messages beyond a queue of 1,000, silently. The keeper reads at any speed, but when
   the processors are busy a cell can be that far ahead of it for a moment; so the queue is made longer.
+- ipykernel takes output of forked children on a TCP port of its own, also when its channels are ipc. Here that is a
+  socket in the kernel's private directory too.
+
+The latter two change ipykernel from outside; where a version of it is made differently, it stays as it is.
 """
 
+import json
 import os
 import sys
+from typing import Any
 
 QUEUE = 200_000
 """Messages that may wait for the keeper; they wait there for milliseconds."""
@@ -23,19 +29,59 @@ def main() -> None:
         del sys.path[0]
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-    import zmq
     from ipykernel.kernelapp import IPKernelApp
 
-    bind = getattr(IPKernelApp, "_bind_socket", None)
-    if bind is not None:  # else a version that does it otherwise, with the queue it has
-
-        def bind_with_room(self: IPKernelApp, socket: "zmq.Socket[bytes]", port: int) -> int:
-            if socket.type in (zmq.PUB, zmq.XPUB):
-                socket.sndhwm = QUEUE
-            return int(bind(self, socket, port))
-
-        IPKernelApp._bind_socket = bind_with_room  # type: ignore[method-assign]
+    lengthen_queue(IPKernelApp)
+    with open(sys.argv[sys.argv.index("-f") + 1]) as file:
+        take_forks_output_at(f"ipc://{json.load(file)['ip']}-6")
     IPKernelApp.launch_instance()
+
+
+def lengthen_queue(app: Any) -> None:
+    """Have the kernel's output wait rather than be dropped."""
+    import zmq
+
+    bind = getattr(app, "_bind_socket", None)
+    if bind is None:
+        return
+
+    def bind_with_room(self: Any, socket: "zmq.Socket[bytes]", port: int) -> int:
+        if socket.type in (zmq.PUB, zmq.XPUB):
+            socket.sndhwm = QUEUE
+        return int(bind(self, socket, port))
+
+    app._bind_socket = bind_with_room
+
+
+def take_forks_output_at(address: str) -> None:
+    """Have forked children hand in their output at this address."""
+    import zmq
+    from ipykernel import iostream
+
+    thread: Any = getattr(iostream, "IOPubThread", None)
+    stream: Any = getattr(iostream, "ZMQStream", None)
+    if stream is None or not all(
+        hasattr(thread, name) for name in ("_setup_pipe_in", "_setup_pipe_out", "_handle_pipe_msg")
+    ):
+        return
+
+    def listen(self: Any) -> None:
+        self._pipe_uuid = os.urandom(16)  # what a child proves itself with
+        socket = self.socket.context.socket(zmq.PULL)
+        socket.linger = 0
+        socket.bind(address)
+        self._pipe_in = stream(socket, self.io_loop)
+        self._pipe_in.on_recv(self._handle_pipe_msg)
+
+    def connect(self: Any) -> Any:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()  # a forked child cannot use its parent's
+        socket = context.socket(zmq.PUSH)
+        socket.linger = 3000
+        socket.connect(address)
+        return context, socket
+
+    thread._setup_pipe_in = listen
+    thread._setup_pipe_out = connect
 
 
 if __name__ == "__main__":

@@ -94,7 +94,8 @@ def _posix_spawn(argv: list[str], env: dict[str, str], log: int) -> int:
         (os.POSIX_SPAWN_DUP2, log, 1),
         (os.POSIX_SPAWN_DUP2, log, 2),
     ]
-    defaults = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGCHLD]
+    defaults = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT]
+    defaults += [signal.SIGTERM, signal.SIGCHLD]
     try:
         return os.posix_spawnp(argv[0], argv, env, file_actions=actions, setsid=True, setsigmask=[], setsigdef=defaults)
     except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID: a process group has to do

@@ -11,6 +11,7 @@ from ..errors import (
     AlbedoError,
     FolderError,
     HostError,
+    KernelExistsError,
     KernelGoneError,
     KernelStartError,
     StagingError,
@@ -48,7 +49,7 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
         program = report["argv"][0] if report.get("argv") else "the kernel"
         return KernelStartError(host, f"{program} could not be run on {host}: {detail}.", detail)
     if kind == "exists":
-        return KernelStartError(host, f"A kernel with the id {report['kernel_id']} is already on {host}.")
+        return KernelExistsError(host, f"A kernel with the id {report['kernel_id']} is already on {host}.")
     if kind == "gone":
         return KernelGoneError(
             f"{host} has this kernel no more: neither it nor its keeper is there.",

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..bundle.wire import NOTE
-from ..errors import AlbedoError, HostError, KernelGoneError, LinkAwayError, UnreachableError
+from ..errors import (
+    AlbedoError,
+    HostError,
+    KernelExistsError,
+    KernelGoneError,
+    LinkAwayError,
+    UnreachableError,
+)
 from ..hosts.check import ask
 from ..hosts.pool import HostPool
 from ..hosts.refusals import start_failed
@@ -214,6 +221,10 @@ class RemoteKernel:
             last = attempt == _START_ATTEMPTS - 1
             try:
                 return await self._link.start(self.request.for_host(), NEEDS, settings)
+            except KernelExistsError:
+                if attempt == 0:
+                    raise
+                # An earlier attempt did make it, only later than we looked.
             except UnreachableError as error:
                 if last or not self._link.sent_request:
                     raise
