@@ -123,7 +123,7 @@ async def other_sees_last(campaign: Campaign, other: object) -> None:
 
 async def interrupt_away(campaign: Campaign, rng: random.Random) -> None:
     """An interrupt given while the host is out of reach hits the cell it was meant for and no other (L7)."""
-    kind = rng.choice(["running", "asked while away", "ended meanwhile", "one of two"])
+    kind = rng.choice(["running", "asked while away", "ended meanwhile", "one of two", "keeper killed"])
     campaign.notes.append(kind)
     client, proxy = campaign.client, campaign.place.proxy
     told = []
@@ -141,12 +141,18 @@ async def interrupt_away(campaign: Campaign, rng: random.Random) -> None:
             spared.append(await client.execute("import time\ntime.sleep(0.3)\nprint('spared')"))
         await client.until(lambda: client.lines(hit[0], "stream"), "the cell has begun")
         proxy.block()
+        if kind == "keeper killed":  # the one that takes its place has never heard of the cell
+            for keeper in campaign.place.keepers():
+                send(keeper, signal.SIGKILL)
 
     async def is_away() -> bool:
         return bool((await client.do("status"))["away"])
 
     if not await eventually(is_away, 20):
         raise Failure("a blocked port was not noticed")
+    if kind == "keeper killed":
+        proxy.unblock()
+        await client.until(lambda: any("keeper" in str(n.get("content")) for n in client.notices), "it was adopted", 20)
     interrupt = asyncio.create_task(client.do("interrupt"))
     await asyncio.sleep(rng.uniform(0.1, 0.6))
     if kind == "ended meanwhile":
@@ -159,7 +165,10 @@ async def interrupt_away(campaign: Campaign, rng: random.Random) -> None:
         interrupted = reply.get("ename") == "KeyboardInterrupt"
         if interrupted != (msg_id in hit):
             told.append(f"{kind}: {'hit' if msg_id in hit else 'spared'} cell ended with {reply}")
-    await campaign.check(notices=lambda text: "the interrupt is delivered when it is back" in text)
+    await campaign.check(
+        "gaps" if kind == "keeper killed" else "all",
+        notices=lambda text: "the interrupt is delivered when it is back" in text or "keeper" in text,
+    )
     if told:
         raise Failure("\n".join(told))
 
