@@ -144,9 +144,15 @@ class TestEnvironment:
             # Whatever a socket's own mode: nobody else gets through the directory.
             assert set(modes.values()) == {0}, modes
             assert json.loads((run / "connection.json").read_text())["transport"] == "ipc"
-            # ipykernel itself listens on loopback for the output of children that it forked; nothing else may listen.
-            kernel_pid = kernel.status["pid"]
-            assert _tcp_listeners([each for each in remote_host.processes() if each.pid != kernel_pid]) == []
+            assert await kernel.value("__import__('os').getpid()") == str(kernel.status["pid"])
+            assert _tcp_listeners(remote_host.processes()) == []
+
+    async def test_the_output_of_a_forked_child_arrives(self, remote_host: Host) -> None:
+        """K4."""
+        code = "import os\nif os.fork() == 0:\n    print('from a child', flush=True)\n    os._exit(0)\nos.wait()"
+        async with started(remote_host.location()) as kernel:
+            cell = await kernel.run(code)
+            await cell.until(lambda: "from a child" in cell.stdout)
 
 
 def _tcp_listeners(processes: list[Process]) -> list[str]:
