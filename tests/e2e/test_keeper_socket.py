@@ -230,6 +230,12 @@ async def test_requests_that_make_no_sense_are_refused(embedded_host: Embedded) 
                     await asyncio.to_thread(refusal, ours, link, request)
 
 
+def answered(connection: socket.socket, link: Link) -> None:
+    """Read until a message has come."""
+    while not any(isinstance(event, Received) for event in link.receive(connection.recv(1 << 16))):
+        pass
+
+
 def refusal(connection: socket.socket, link: Link, request: bytes) -> None:
     """Read until the keeper has refused a request, or said goodbye because it was none."""
     while data := connection.recv(1 << 16):
@@ -247,6 +253,22 @@ def refusal(connection: socket.socket, link: Link, request: bytes) -> None:
                 assert isinstance(event, Attached) or (isinstance(event, Received) and event.channel == IOPUB)
         if b'"cell": ' in request and b'"signal"' in request:
             return  # it may wait for a cell of that name
+
+
+async def test_a_link_of_which_nothing_had_arrived_is_taken_up(embedded_host: Embedded) -> None:
+    """L5: it was cut right after the greetings, with its first request on the way."""
+    async with unharmed(embedded_host) as door:
+        with door.attached() as ours:
+            assert await asyncio.to_thread(ours.recv, 1 << 16)
+        with door.attached(fresh=False) as ours:
+            link = Link()
+            link.begin({"client": "fuzz"})
+            (event,) = link.receive(await asyncio.to_thread(ours.recv, 1 << 16))
+            assert isinstance(event, Attached)
+            link.written(sum(map(len, link.outgoing())))  # the greeting went with the handoff
+            link.send(KEEPER, [b'{"id": 1, "do": "status"}'])
+            ours.sendall(b"".join(map(bytes, link.outgoing())))
+            await asyncio.to_thread(answered, ours, link)
 
 
 async def test_a_kernel_holds_no_connection_open(embedded_host: Embedded) -> None:

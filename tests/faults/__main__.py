@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import sys
 
 from sshd import NoSshdError
@@ -30,6 +31,8 @@ def main() -> int:
     if options.list:
         print("\n".join(ROUNDS))
         return 0
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # clear up then, too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     seed = options.seed or secrets.token_hex(4)
     try:
         if options.soak:
