@@ -276,9 +276,9 @@ class KernelLink:
             return  # an older connection's last words
         self._heard = time.monotonic()
         for event in self._link.receive(data):
-            self._take(visit, event)
-            if visit is not self._visit:
-                return
+            self._take(visit, event)  # all of them, whatever one of them does: they count as received
+        if visit is not self._visit:
+            return
         self._flush()
         if self._link.ack_pending and self._ack is None:
             self._ack = asyncio.get_running_loop().call_later(ACK_DELAY, self._acknowledge)
@@ -286,7 +286,7 @@ class KernelLink:
     def _take(self, visit: Visit, event: Event) -> None:
         if isinstance(event, Received):
             if event.channel == KEEPER:
-                self._take_from_keeper(json.loads(bytes(event.parts[0])), event.parts[1:])
+                self._take_from_keeper(visit, event.parts)
             else:
                 self._owner.received(event.channel, event.parts)
         elif isinstance(event, Attached):
@@ -321,12 +321,18 @@ class KernelLink:
                 )
             self._greeted.set_exception(error)
 
-    def _take_from_keeper(self, content: dict[str, Any], parts: list[memoryview]) -> None:
-        answer = self._calls.get(content.get("id", 0))
+    def _take_from_keeper(self, visit: Visit, parts: list[memoryview]) -> None:
+        try:
+            content = json.loads(bytes(parts[0]))
+            answer = self._calls.get(content.get("id", 0))
+        except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
+            log.warning("%s: the keeper said what is no answer: %s", self._transport.host, error)
+            self._break(visit, f"the keeper said what is no answer: {error}")
+            return
         if answer is None:
             self._owner.told(content)
         elif not answer.done():
-            answer.set_result({**content, "parts": parts})
+            answer.set_result({**content, "parts": parts[1:]})
 
     def _on_closed(self, visit: Visit, how: Exit, printed: str) -> None:
         if visit is not self._visit:

@@ -6,6 +6,7 @@ import json
 import random
 import tracemalloc
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -17,6 +18,7 @@ from albedo_provisioner.bundle.wire import CONTROL, IOPUB, KEEPER, NOTE, SHELL, 
 
 MOST = 8 << 20
 """Bytes that a fuzzed link may hold on to: far more than the inputs, far less than the lengths that they claim."""
+from albedo_provisioner.kernels.link import KernelLink
 
 GREETING = wire.json_frame(wire.HELLO, {"client": "fuzz", "protocol": 1, "received": [0, 0]})
 
@@ -220,3 +222,35 @@ def test_thousands_of_bad_connections_leave_a_link_no_larger() -> None:
         assert tracemalloc.get_traced_memory()[0] - before < 1 << 20
     finally:
         tracemalloc.stop()
+
+
+class Silent:
+    """A visit, its transport and its owner in one, of whom nothing is expected."""
+
+    host = "somewhere"
+
+    def __init__(self) -> None:
+        self.received_messages: list[int] = []
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def greeted(self, _: dict[str, Any]) -> None:
+        pass
+
+    def received(self, channel: int, _: list[memoryview]) -> None:
+        self.received_messages.append(channel)
+
+
+@pytest.mark.parametrize("said", [[], [b""], [b"\xff"], [b"[]"], [b"7"], [b'{"id": []}'], [b"[" * 50_000]])
+async def test_a_keeper_that_talks_nonsense_loses_its_connection_and_no_message(said: list[bytes]) -> None:
+    there: Any = Silent()
+    link = KernelLink(there, "kernel", "client", None, there)
+    link._visit = there
+    link._link.begin({})
+    link._link.written(sum(map(len, link._link.outgoing())))
+    link._on_data(there, stream([(IOPUB, [b"a"]), (KEEPER, said), (IOPUB, [b"b"])]))
+    assert there.closed
+    assert link.away is not None
+    assert there.received_messages == [IOPUB, IOPUB], "what has arrived does not come again, so it has to be passed on"
