@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from procs import Process, everyone, send, wait_until
 from sshd import NoSshdError, SshServer
+from sshd import _free_port as free_port
 
 from albedo_provisioner.demo.sshd import ssh_config
 
@@ -53,8 +53,7 @@ class OwnServer(SshServer):
             subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
         self._process = None
         self._options = {}
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.start(
             AuthorizedKeysFile=str(self.client_key.with_suffix(".pub")),
             PermitRootLogin="yes",
@@ -84,7 +83,7 @@ class Place:
         except BaseException:
             shutil.rmtree(self.root, ignore_errors=True)
             raise
-        self.proxy = Proxy(self.server.port)
+        self.proxy = Proxy(self.server.port, free_port())
         key = (self.root / "s" / "host_key.pub").read_text()
         self.server.known_hosts.write_text(f"[127.0.0.1]:{self.proxy.port} {key}")
         config = self.side / "ssh_config"

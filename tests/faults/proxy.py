@@ -39,18 +39,16 @@ class Proxy:
 
     Args:
         target: the port.
-
-    Attributes:
-        port: the port it listens on, for its whole life.
+        port: the port to listen on; one that the system does not give to others while we do not.
     """
 
-    def __init__(self, target: int) -> None:
+    def __init__(self, target: int, port: int) -> None:
         self._target = target
         self._lock = threading.RLock()
         self._faults = _Faults()
         self._connections: list[tuple[_Way, _Way]] = []
-        self._listener: socket.socket | None = socket.create_server(("127.0.0.1", 0), backlog=64)
-        self.port: int = self._listener.getsockname()[1]
+        self.port = port
+        self._listener: socket.socket | None = socket.create_server(("127.0.0.1", port), backlog=64)
         self._listener.setblocking(False)
         self._wake, self._alarm = socket.socketpair()
         self._alarm.setblocking(False)

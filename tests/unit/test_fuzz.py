@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from albedo_provisioner.bundle import wire
 from albedo_provisioner.bundle.protocol import Attached, Event, Failed, Link, LinkLostError, Received
 from albedo_provisioner.bundle.wire import CONTROL, IOPUB, KEEPER, NOTE, SHELL, STDIN, ProtocolError
-
-MOST = 8 << 20
-"""Bytes that a fuzzed link may hold on to: far more than the inputs, far less than the lengths that they claim."""
 from albedo_provisioner.kernels.link import KernelLink
+
+MOST = 32 << 20
+"""Bytes that a fuzzed link may hold on to: far more than the inputs, far less than the lengths that they claim."""
 
 GREETING = wire.json_frame(wire.HELLO, {"client": "fuzz", "protocol": 1, "received": [0, 0]})
 
