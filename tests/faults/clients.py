@@ -87,7 +87,7 @@ class ClientProcess:
                 self._process.kill()
             await self._process.wait()
         if self._reading is not None:
-            await self._reading
+            await asyncio.wait([self._reading])
         for task in self._inputs:
             task.cancel()
 

@@ -65,11 +65,13 @@ async def run(
                 number += 1
             left = [] if broken else await _end(campaign)
         finally:
-            for client in (campaign.client, *campaign.others):
-                await client.kill()
             if broken:
                 print(place.logs(), flush=True)
-            unclean = place.close()
+            try:
+                for client in (campaign.client, *campaign.others):
+                    await client.kill()
+            finally:  # also when we are told to end
+                unclean = place.close()
         if not broken and (left or unclean):
             failures.append(f"left on the host at the end: {left or unclean}")
             print(failures[-1], flush=True)

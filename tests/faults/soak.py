@@ -66,11 +66,13 @@ async def soak(seconds: float, seed: str) -> int:
         left = await campaign.end()
         if left:
             problem = f"left on the host at the end: {left}"
-    except (Failure, ClientError, TimeoutError) as error:
+    except (Failure, ClientError, OSError) as error:  # a TimeoutError is an OSError
         problem = f"{type(error).__name__}: {error}"
     finally:
-        await campaign.client.kill()
-        place.close()
+        try:
+            await campaign.client.kill()
+        finally:  # also when we are told to end
+            place.close()
     print(f"{cells} cells under {cuts} faults in {time.monotonic() - began:.0f} s, seed {seed}")
     verdict = problem or _verdict(samples)
     print(verdict)
