@@ -278,6 +278,9 @@ class Keeper:
             return answer({"error": "the kernel has ended"})
         cell = request.get("cell")
         asked = True if cell is None else self.kernel.is_asked(cell)
+        if self.kernel.state == "starting" and cell is None and request["signum"] == signal.SIGINT:
+            # A kernel that does not listen yet runs nothing, and an interpreter on its way up would end by it.
+            return answer({"skipped": "the kernel is only starting"})
         if asked is None:
             return self._early.put(str(cell), request, answer)
         if not asked:

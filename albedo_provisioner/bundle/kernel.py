@@ -242,10 +242,10 @@ class Kernel:
         ]
 
     def is_asked(self, message_id: str) -> bool | None:
-        """Whether a request has come and has not been answered yet; None when it has not come (that we know of)."""
-        if message_id in self.asked or any(
-            json_part(parts, HEADER).get("msg_id") == message_id for _, _, parts in self._waiting
-        ):
+        """Whether the kernel has been asked this and has not answered yet; None when it has not been asked yet (that we
+        know of).
+        """
+        if message_id in self.asked:
             return True
         if message_id in self._answered:
             return False

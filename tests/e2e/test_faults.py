@@ -5,6 +5,7 @@ A round that fails prints the command that replays it.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import unavailable
-from faces import Embedded
+from faces import Embedded, Host
 from faults.run import run
 from kernels import Kernel, eventually, started
 from sshd import NoSshdError
@@ -77,6 +78,17 @@ class TestFoundByTheCampaign:
             assert "SIGKILL" in late.reply["evalue"]
             await kernel.manager.restart_kernel(now=True)
             assert await kernel.value("'ran_late' in globals()") == "False"
+
+    async def test_an_interrupt_of_a_kernel_that_starts_does_not_end_it(self, any_host: Host) -> None:
+        """K4, K5: nothing runs on it yet, and Python would end by the signal."""
+        async with started(any_host.location()) as kernel:
+            restart = asyncio.create_task(kernel.manager.restart_kernel(now=True))
+            old = kernel.status["pid"]
+            await eventually(lambda: kernel.status["pid"] != old)
+            assert kernel.status["process"] == "starting"
+            await kernel.manager.provisioner.send_signal(signal.SIGINT)  # type: ignore[union-attr]
+            await restart
+            assert await kernel.value("6 * 7") == "42"
 
     async def test_an_end_outlives_the_keeper_that_it_was_for(self, embedded_host: Embedded) -> None:
         """K6: the keeper is killed while the host is out of reach, and the kernel is to end."""

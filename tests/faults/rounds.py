@@ -220,6 +220,31 @@ async def _settled_restart(campaign: Campaign) -> None:
         raise Failure("no connection after a restart that was refused")
 
 
+async def restart_full_disk(campaign: Campaign, rng: random.Random) -> None:
+    """A restart with no byte free under the run directory works or says why; with room again, it works."""
+    client = campaign.client
+    old = campaign.pid
+    campaign.place.fill_disk()
+    try:
+        known = await client.do("restart", now=rng.random() < 0.5)
+    except ClientError as error:
+        campaign.notes.append(str(error))
+        if "space" not in str(error):
+            raise Failure(f"a restart on a full disk failed: {error}") from None
+        campaign.place.free_disk()
+        known = await client.do("restart", now=True)
+    campaign.place.free_disk()
+    campaign.took(known)
+    problems = compare(client, campaign.ledger.read(), "prefix")
+    if campaign.pid == old:
+        problems.append("the kernel is the same process after a restart")
+    campaign.forget()
+    await campaign.record()
+    if problems:
+        raise Failure("\n".join(problems))
+    await campaign.check()
+
+
 async def kill_kernel(campaign: Campaign, rng: random.Random) -> None:
     """The kernel is killed, in reach or out of it: its cell is told why, and it can be restarted (K5)."""
     client, proxy = campaign.client, campaign.place.proxy
@@ -362,6 +387,7 @@ ROUNDS: dict[str, tuple[Round, float]] = {
             (double_attach, 3),
             (interrupt_away, 4),
             (restart, 3),
+            (restart_full_disk, 1),
             (kill_kernel, 2),
             (kill_keeper, 3),
             (shutdown_away, 2),
