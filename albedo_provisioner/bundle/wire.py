@@ -64,7 +64,7 @@ _CAPS = {
     FAREWELL: 64 * 1024,
 }
 
-_AT_ONCE = 16 << 20
+_AT_ONCE = 6 << 20
 """Bytes to make room for before they have come."""
 
 # Below this a message's parts are joined into one buffer: one small copy is cheaper than several buffers to write.

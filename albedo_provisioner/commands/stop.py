@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
             kernels[kernel.kernel_id] = kernel
 
     async def end_all() -> list[bool]:
+        import asyncio
+
         return await asyncio.gather(*(_end(kernel, arguments.timeout or _TIMEOUT) for kernel in kernels.values()))
 
     return status if all(io_thread.run_blocking(end_all())) else 1
@@ -104,6 +105,7 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
     Raises:
         AlbedoError: its host could not be asked, or it is not proven. Its record then says "ending".
     """
+    import asyncio
     from dataclasses import replace
 
     from ..errors import KernelGoneError, UnreachableError
