@@ -228,20 +228,10 @@ def _check(location: Location, python: str | None) -> CheckedLocation:
         host = location.host or "this machine"
         raise KernelStartError(
             host,
-            f"Python {checked.python_version} on {host} ({checked.python}) has no ipykernel. Install it with:"
-            f" {_install_command(location, checked.python)} (or use --python, or --no-check to add the kernel anyway).",
+            f"Python {checked.python_version} on {host} ({checked.python}) has no ipykernel. {checked.mending} "
+            "(--no-check adds the kernel anyway.)",
         )
     return checked
-
-
-def _install_command(location: Location, python: str) -> str:
-    """The command line, to be run on this machine, that installs ipykernel at a location."""
-    install = shlex.join([python, "-m", "pip", "install", "ipykernel"])
-    if location.hostname is None:
-        return install
-    target = location.hostname if location.user is None else f"{location.user}@{location.hostname}"
-    config = os.environ.get("ALBEDO_SSH_CONFIG")
-    return shlex.join(["ssh", *(["-F", config] if config else []), target, install])
 
 
 @contextlib.contextmanager

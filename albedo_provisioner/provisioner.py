@@ -6,6 +6,7 @@ running loops, from blocking callers and from several loops in turn.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import posixpath
 import sys
@@ -225,6 +226,10 @@ class AlbedoProvisioner(KernelProvisionerBase):
         """
         if self._kernel is None or self._kernel.poll() is not None or signum == 0:
             return
+        if self._kernel.away is not None and getattr(self.parent, "shutting_down", False):
+            # Managers interrupt before they end or restart a kernel. Coming later, by itself, to a kernel whose restart
+            # was refused, that would break off a cell that nobody wanted to break off.
+            return
         if self.on_server_exit == "keep" and _server_is_stopping():
             # The first thing that a stopping server does to a kernel is to interrupt it.
             await self._keep()
@@ -276,11 +281,27 @@ class AlbedoProvisioner(KernelProvisionerBase):
         if kernel is None:
             return
         if restart and kernel.away is not None:
-            raise LinkAwayError(
+            refusal = (
                 f"{kernel.host} is out of reach ({kernel.away}), so the kernel cannot be restarted now. It stays; "
                 "try again when the host is back."
             )
+            await io_thread.run(kernel.tell_user(f"[albedo] {refusal}"))
+            asyncio.get_running_loop().call_soon(self._take_restart_back)
+            raise LinkAwayError(refusal)
         kernel.expect_end()
+
+    def _take_restart_back(self) -> None:
+        """Have the manager be as before a restart that was refused.
+
+        It has stopped watching the kernel by then, and counts it as one that failed to start: a `MultiKernelManager`
+        would drop it later without ending it.
+        """
+        manager: Any = self.parent
+        manager.shutting_down = False
+        if manager._ready is not None and manager._ready.done():
+            manager._ready = type(manager._ready)()
+            manager._ready.set_result(None)
+        manager.start_restarter()
 
     async def cleanup(self, restart: bool = False) -> None:
         """End the keeper, unless a new kernel follows, and see that nothing is left on the host."""

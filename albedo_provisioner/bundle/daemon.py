@@ -14,7 +14,7 @@ import sys
 from typing import Any, NoReturn
 
 from . import processes, rundir
-from .entry import missing
+from .entry import missing, pip_may_install
 from .spawn import folder_path, spawn
 
 TYPE_CHECKING = False  # not from typing: see processes.py
@@ -79,7 +79,7 @@ def _begin(
     subreaper = _become_subreaper()
     lacking = missing(["zmq", *request.get("needs", ())])
     if lacking:
-        return {"error": "packages", "lacking": lacking, "python": sys.executable}
+        return {"error": "packages", "lacking": lacking, "python": sys.executable, "pip": pip_may_install()}
     from .keeper import Keeper
 
     keeper = Keeper(path, request, listener, wake, subreaper)

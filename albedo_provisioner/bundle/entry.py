@@ -64,6 +64,16 @@ def missing(names: list[str]) -> list[str]:
     return [name for name in names if importlib.util.find_spec(name) is None]
 
 
+def pip_may_install() -> bool:
+    """Whether pip is there and may install into this interpreter; that of a distribution is mostly closed (PEP 668)."""
+    import sysconfig
+
+    if importlib.util.find_spec("pip") is None:
+        return False
+    in_environment = sys.prefix != sys.base_prefix
+    return in_environment or not os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
+
+
 def check(request: dict[str, Any]) -> None:
     """Answer what a kernel would meet here: folder, home, interpreter, packages."""
     path = folder(request["cwd"])
@@ -81,6 +91,7 @@ def check(request: dict[str, Any]) -> None:
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "ipykernel_version": version,
             "lacking": lacking,
+            "pip": pip_may_install(),
         }
     )
 

@@ -23,6 +23,7 @@ from .early import Answer, EarlySignals
 from .journal import MOST_BYTES, MOST_CELLS, Journal, Message
 from .kernel import Kernel
 from .ladder import Ladder, Report
+from .memory import give_back
 from .protocol import Event, Received
 from .reception import Reception
 from .spawn import boot_id, folder_path
@@ -139,7 +140,9 @@ class Keeper:
         self.kernel.reap()
 
     def _tend(self, now: float) -> None:
-        """Look after what nobody asks about: silent clients, forgotten ones, an unwanted kernel."""
+        """Look after what nobody asks about: silent clients, forgotten ones, an unwanted kernel, freed memory."""
+        if self.kernel.active >= self._tended_at:
+            give_back()
         self._tended_at = now
         self.clients.tend(now)
         self.kernel.tend(now)

@@ -253,6 +253,7 @@ class Kernel:
 
     def tend(self, now: float) -> None:
         """Look after what does not tell of itself: whether the kernel answers, or is there at all."""
+        rundir.bound_log(self._path)
         if not self._ours and self.state != "exited":
             self._look(now)
         if self.state == "running" and now - self._beat_at >= HEARTBEAT:

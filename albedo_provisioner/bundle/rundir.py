@@ -20,6 +20,9 @@ RECORD = "kernel.json"
 LOCK = "lock"
 _SHORT = "short"
 
+MOST_LOG = 4 << 20
+"""Bytes that a kernel's log may have before it is begun anew."""
+
 # A unix socket's path has about 104 bytes (108 on Linux, 104 on macOS and the BSDs); the longest name that is added
 # to the directory here is "/k-5".
 _LONGEST = 95
@@ -85,8 +88,18 @@ def socket_base(path: str) -> str:
 
 
 def private_file(path: str) -> int:
-    """Open a fresh file that only we can read, for writing, and return its descriptor."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    """Open a fresh file that only we can read, for appending, and return its descriptor."""
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def bound_log(path: str) -> None:
+    """Empty a run directory's log if it has grown too long; it is open for appending, so writers go on at its start."""
+    file = os.path.join(path, LOG)
+    try:
+        if os.stat(file).st_size > MOST_LOG:
+            os.truncate(file, 0)
+    except OSError:
+        pass  # it went with its directory, which the keeper looks after by itself
 
 
 def write_record(path: str, record: dict[str, Any]) -> None:

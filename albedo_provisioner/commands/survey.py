@@ -126,7 +126,7 @@ def _known_hosts() -> dict[str | None, _Host]:
             location = Location.parse(kernelspec.location)
         except LocationError:
             continue  # somebody broke that kernelspec; `jupyter albedo list` shows it
-        known.setdefault(location.host, _Host()).pythons.append(kernelspec.config.get("python"))
+        known.setdefault(location.host, _Host()).pythons.append(_text(kernelspec.config.get("python")))
     known.setdefault(None, _Host())
     return known
 
@@ -152,6 +152,10 @@ async def _ask_host(host: str | None, known: _Host, deadline: float) -> HostAnsw
     )
     kernels = [*found, *(_not_there(record) for record in records.values())]
     return HostAnswer(host, await _see_to_endings(host, kernels, deadline))
+
+
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None  # a kernelspec written by hand may hold anything
 
 
 async def _list(host: str | None, pythons: Iterable[str | None]) -> tuple[dict[str, Any], str | None]:

@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bundle.wire import Frame, FrameReader, ProtocolError
-from ..errors import KernelStartError
+from ..errors import KernelStartError, UnreachableError
 from ..location import Location
 from . import io_thread
 from .pool import HostPool
-from .refusals import ended_early, refused
+from .refusals import ended_early, mending, refused
 from .transport import Exit
 from .visit import Visit
+
+ANSWER_TIMEOUT = 30.0
+"""Seconds for an answer once a command runs on the host, a slow login profile included."""
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class CheckedLocation:
         python: path of the interpreter there.
         python_version: its version, like "3.12.4".
         ipykernel_version: the version of ipykernel that it has, or None.
+        mending: how to get ipykernel there, a sentence with a command.
     """
 
     location: Location
@@ -33,6 +37,7 @@ class CheckedLocation:
     python: str
     python_version: str
     ipykernel_version: str | None
+    mending: str
 
 
 def check_location(location: Location, python: str | None = None) -> CheckedLocation:
@@ -57,6 +62,7 @@ async def _check(location: Location, python: str | None) -> CheckedLocation:
         found["python"],
         found["python_version"],
         found["ipykernel_version"],
+        mending(location.host or "this machine", found["python"], found["pip"]),
     )
 
 
@@ -92,7 +98,12 @@ async def ask(host: str | None, request: dict[str, Any], python: str | None = No
     visit = Visit(HostPool.get().transport_for(host), request, python, received=received, closed=closed)
     await visit.open()
     try:
-        report = await answer
+        async with asyncio.timeout(ANSWER_TIMEOUT):
+            report = await answer
+    except TimeoutError:
+        raise UnreachableError(
+            visit.host, f"{visit.host} took longer than {ANSWER_TIMEOUT:g} s to answer. {visit.last_words}".strip()
+        ) from None
     finally:
         visit.close()
     if "error" in report:

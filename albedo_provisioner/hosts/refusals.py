@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from ..errors import (
@@ -18,6 +19,7 @@ from ..errors import (
     UnreachableError,
     UnsupportedHostError,
 )
+from .ssh_errors import ssh_command
 from .transport import Exit
 
 
@@ -41,8 +43,7 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
         lacking = " and ".join("pyzmq" if name == "zmq" else name for name in report["lacking"])
         return KernelStartError(
             host,
-            f"{interpreter} on {host} lacks {lacking}. Install it there with: {interpreter} -m pip install ipykernel "
-            "- or name another interpreter with the setting 'python'.",
+            f"{interpreter} on {host} has no {lacking}. {mending(host, interpreter, report['pip'])}",
             f"no {lacking}",
         )
     if kind == "spawn":
@@ -57,6 +58,30 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
             str(report.get("node") or ""),
         )
     return KernelStartError(host, f"The kernel's keeper could not be started on {host}: {detail or kind}.", detail)
+
+
+def mending(host: str, python: str, pip: bool) -> str:
+    """Return how to get ipykernel for an interpreter of a host, in a sentence with the command to run here.
+
+    Args:
+        host: the host as the user spells it; "this machine" for this one.
+        python: the interpreter's path.
+        pip: whether pip may install into it. Into that of a distribution it may not, so an environment is to be made.
+    """
+    if pip:
+        command = shlex.join([python, "-m", "pip", "install", "ipykernel"])
+        use = "use another interpreter (--python, or the setting 'python')"
+        return f"Install it with: {_here(host, command)} - or {use}."
+    command = f"{shlex.quote(python)} -m venv ~/albedo-python && ~/albedo-python/bin/pip install ipykernel"
+    return (
+        f"This Python is closed to pip, so make an environment: {_here(host, command)} - and use that interpreter: "
+        "--python '~/albedo-python/bin/python' (the setting 'python')."
+    )
+
+
+def _here(host: str, command: str) -> str:
+    """Return the command line that runs a command on a host, to be typed on this machine."""
+    return command if host == "this machine" else f"{ssh_command(host)} {shlex.quote(command)}"
 
 
 def ended_early(host: str, how: Exit, printed: str, python: str | None) -> HostError:
@@ -85,8 +110,8 @@ def ended_early(host: str, how: Exit, printed: str, python: str | None) -> HostE
     ending = f"exit status {how.status}" if how.status is not None else f"signal {how.signal or 'unknown'}"
     return UnsupportedHostError(
         host,
-        f"The login shell on {host} ended before our command ran ({ending}); its profile may end it, or the account "
-        f"may not be allowed to run commands.{words}",
+        f"The command on {host} ended before our code ran ({ending}): a login profile that ends the shell, an account "
+        f"that may not run commands, or {name} is no Python.{words}",
         last or ending,
     )
 

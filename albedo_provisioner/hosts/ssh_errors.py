@@ -65,7 +65,8 @@ def ssh_config_path() -> Path | None:
 def ssh_command(host: str) -> str:
     """Return what to type in a terminal to reach the host by hand, with the same config file as ours."""
     config = ssh_config_path()
-    return shlex.join(["ssh", "-F", str(config), host] if config else ["ssh", host])
+    name = host.replace("[", "").replace("]", "")  # ssh takes an IPv6 address without the brackets
+    return shlex.join(["ssh", "-F", str(config), name] if config else ["ssh", name])
 
 
 def key_text(algorithm: str, public_data: bytes) -> str:

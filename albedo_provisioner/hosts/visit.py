@@ -31,17 +31,22 @@ _COMMAND = (
     "s=${SHELL:-/bin/sh}; ALBEDO_SPLIT=yes; "
     "case $s in *csh) ALBEDO_SPLIT=;; esac; "
     "export ALBEDO_RUN ALBEDO_PYTHON ALBEDO_LABEL ALBEDO_SPLIT; "
-    'if [ "$ALBEDO_SPLIT" ]; then exec 3<&0 4>&1; '
+    'if [ "$ALBEDO_SPLIT" ]; then exec 7<&0 8>&1; '
     'exec "$s" -l -c "exec /bin/sh -c \\"\\$ALBEDO_RUN\\"" </dev/null >&2; '
     'else exec "$s" -c "exec /bin/sh -c \\"\\$ALBEDO_RUN\\""; fi'
     "'"
 )
 
+_NO_PYTHON = "albedo: there is no such interpreter"
+
 _RUN = (
     "p=$ALBEDO_PYTHON; l=$ALBEDO_LABEL; s=$ALBEDO_SPLIT; "
     "unset ALBEDO_RUN ALBEDO_PYTHON ALBEDO_LABEL ALBEDO_SPLIT; "
     'case $p in "~/"*) p=$HOME/${p#??};; "") p=python3;; esac; '
-    'if [ "$s" ]; then exec <&3 >&4 3<&- 4>&-; fi; '
+    'if [ "$s" ]; then exec <&7 >&8 7<&- 8>&-; fi; '
+    # Said on the stream, because the end of the command may not be seen: something that a profile left in the
+    # background may hold the channel open.
+    f'command -v "$p" >/dev/null 2>&1 || {{ echo "{_NO_PYTHON}"; echo "$p: not found" >&2; exit 127; }}; '
     # -S: the site directories take a while to set up, and only some requests need them.
     'exec "$p" -S -c \'import os;exec(b"".join(iter(lambda:os.read(0,1)or b"\\0",b"\\0")))\' "$l"'
 )
@@ -85,6 +90,7 @@ class Visit:
         self._marker = b"\0albedo:" + os.urandom(12).hex().encode() + b"\n"
         self._before = bytearray()  # what came before the marker
         self._marked = False
+        self._closed_already = False
         self._noise = bytearray()
         self.channel: Channel | None = None
 
@@ -107,6 +113,12 @@ class Visit:
         archive = bundle().archive
         self.write(struct.pack("!I", len(archive)), archive)
         return len(archive)
+
+    @property
+    def last_words(self) -> str:
+        """What the host printed last on the side, as a sentence; empty when it printed nothing."""
+        printed = self._noise.decode("utf-8", "replace").strip()
+        return f"It printed: {printed.splitlines()[-1]}" if printed else ""
 
     def write(self, *buffers: Buffer) -> None:
         """Send bytes on the stream."""
@@ -132,6 +144,11 @@ class Visit:
             return
         self._before += data
         at = self._before.find(self._marker)
+        if at < 0 and _NO_PYTHON.encode() + b"\n" in self._before:
+            self._closed_already = True
+            self._closed(Exit(127), f"{self._python or 'python3'}: not found")
+            self.close()
+            return
         if at < 0:
             if len(self._before) > _MOST_NOISE:
                 self.close()
@@ -157,6 +174,8 @@ class Visit:
 
     def closed(self, how: Exit) -> None:
         """Tell the owner how it ended."""
+        if self._closed_already:
+            return
         self._print(bytes(self._before))
         self._closed(how, self._noise.decode("utf-8", "replace").strip())
 

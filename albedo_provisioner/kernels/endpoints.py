@@ -87,9 +87,11 @@ class Endpoints:
 def _make_folder() -> str:
     """Make a private folder with a short enough path, and clear away those of processes that were killed."""
     runtime = jupyter_runtime_dir()
-    if len(os.fsencode(runtime)) <= _LONGEST - 30:
+    try:
         Path(runtime).mkdir(mode=0o700, parents=True, exist_ok=True)
-    else:
+    except OSError:
+        runtime = ""  # Jupyter itself will say so if it minds
+    if not os.access(runtime, os.W_OK | os.X_OK) or len(os.fsencode(runtime)) > _LONGEST - 30:
         runtime = tempfile.gettempdir()
     for entry in os.scandir(runtime):
         match = _OURS.match(entry.name)

@@ -262,7 +262,8 @@ class KernelLink:
                 await greeted
         except TimeoutError:
             raise UnreachableError(
-                self._transport.host, f"{self._transport.host} took longer than {GREETING_TIMEOUT:g} s to answer."
+                self._transport.host,
+                f"{self._transport.host} took longer than {GREETING_TIMEOUT:g} s to answer. {visit.last_words}".strip(),
             ) from None
         finally:
             if not greeted.done() or greeted.cancelled() or greeted.exception() is not None:
@@ -301,7 +302,9 @@ class KernelLink:
                 self._forget()
             self._break(visit, event.message)
         elif isinstance(event, Failed):
-            log.warning("%s: the link's protocol was broken: %s", self._transport.host, event.error)
+            # A keeper that was killed and has a successor is no fault in the protocol: the user is told by the cell.
+            level = logging.INFO if isinstance(event.error, LinkLostError) else logging.WARNING
+            log.log(level, "%s: the link's protocol was broken: %s", self._transport.host, event.error)
             if isinstance(event.error, LinkLostError):
                 self._forget()
             self._break(visit, str(event.error))

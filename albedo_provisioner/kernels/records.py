@@ -161,8 +161,11 @@ class KernelRecords:
                     raise
                 if database.in_transaction:
                     database.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise ConfigError(f"The kernels' records in {self._path} cannot be used: {error}.") from error
+        except (sqlite3.Error, OSError) as error:
+            raise ConfigError(
+                f"The kernels' records in {self._path} cannot be used: {error}. Set ALBEDO_HOME to a directory that "
+                "can be written."
+            ) from error
 
 
 def _record(row: tuple[Any, ...]) -> KernelRecord:

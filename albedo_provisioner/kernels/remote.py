@@ -541,6 +541,14 @@ class RemoteKernel:
             self.stepped("attached")
         self._changed.set()
 
+    async def tell_user(self, text: str) -> None:
+        """Have a line printed on stderr of the cell that runs, else of the next one."""
+        running = self._relay.running
+        if running:
+            self._relay.tell(running[0], text + "\n")
+        else:
+            self.say_at_next_cell(text)
+
     def say_at_next_cell(self, text: str) -> None:
         """Have a line printed on stderr of the next cell that is run, about something the user should know."""
         self._relay.greeting = text

@@ -16,6 +16,7 @@ from faces import Host
 from jupyter_client.kernelspec import KernelSpecManager
 
 from albedo_provisioner import cli, kernelspecs
+from albedo_provisioner.hosts.refusals import mending
 from albedo_provisioner.location import Location
 
 Capture = pytest.CaptureFixture[str]
@@ -253,18 +254,18 @@ def test_a_python_without_ipykernel_is_refused_with_the_command_that_mends_it(
     folder = local_host.make_folder("proj")
     message = refused(capsys, "add", str(folder), "--python", str(bare / "bin" / "python"))
     assert "no ipykernel" in message
-    assert "-m pip install ipykernel" in message
+    assert f"{bare}/bin/python -m venv" in message, "there is no pip in it, so an environment is to be made"
+    assert "pip install ipykernel" in message
     assert names() == []
 
 
 def test_the_mending_command_goes_through_ssh_to_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ALBEDO_SSH_CONFIG", raising=False)
-    for location, ssh in (("gpu:/x", "ssh gpu "), ("ann@[::1]:/x", "ssh ann@::1 ")):
-        command = cli._install_command(Location.parse(location), "/opt/my python")
-        assert command.startswith(ssh)
-        assert "-m pip install ipykernel" in command
+    for host, ssh in (("gpu", "ssh gpu '"), ("ann@[::1]", "ssh ann@::1 '")):
+        assert f"Install it with: {ssh}" in mending(host, "/opt/my python", pip=True)
+        assert f"make an environment: {ssh}" in mending(host, "/opt/my python", pip=False)
     monkeypatch.setenv("ALBEDO_SSH_CONFIG", "/etc/my config")
-    assert cli._install_command(Location.parse("gpu:/x"), "p").startswith("ssh -F '/etc/my config' gpu ")
+    assert "ssh -F '/etc/my config' gpu '" in mending("gpu", "p", pip=True)
 
 
 def test_an_unreachable_host_is_one_sentence_and_nothing_is_written(capsys: Capture) -> None:
