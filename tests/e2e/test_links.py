@@ -10,7 +10,8 @@ import time
 
 import pytest
 from faces import Embedded, Host
-from kernels import Cell, Kernel, eventually, numbered, started
+from jupyter_client.multikernelmanager import AsyncMultiKernelManager
+from kernels import Cell, Client, Kernel, add_kernelspec, eventually, numbered, started
 from procs import Process, descendants, send, wait_until
 
 from albedo_provisioner.errors import LinkAwayError, UnreachableError
@@ -166,6 +167,36 @@ class TestBrokenConnections:
             assert str(embedded_host.alias) in str(caught.value)
             embedded_host.up()
             assert await kernel.value("x") == "41"
+
+    async def test_a_refused_restart_leaves_cell_and_manager_as_they_were(self, embedded_host: Embedded) -> None:
+        """L5, K5: the cell runs on, the restarter goes on watching, and a later end is a real one."""
+        managers = AsyncMultiKernelManager(kernel_manager_class="jupyter_client.ioloop.AsyncIOLoopKernelManager")
+        kernel_id = await managers.start_kernel(kernel_name=add_kernelspec(embedded_host.location()))
+        manager = managers.get_kernel(kernel_id)
+        client = Client(manager.client())
+        await client.open()
+        try:
+            cell = client.begin(slowly(60, 0.05))
+            await cell.until(lambda: "5" in cell.lines)
+            embedded_host.down()
+            await eventually(lambda: manager.provisioner.status["step"] == "reattaching")
+            with pytest.raises(LinkAwayError):
+                await managers.restart_kernel(kernel_id)
+            embedded_host.up()
+            await cell.done()
+            assert cell.lines == list(numbered(60))
+            assert cell.value == "'the end'"
+            assert "cannot be restarted now" in cell.stderr
+            pid = manager.provisioner.status["pid"]
+            await client.run("import os; os._exit(4)")
+            await eventually(
+                lambda: manager.provisioner.status["pid"] != pid and manager.provisioner.status["process"] == "running"
+            )
+            assert await client.value("1 + 1") == "2"
+        finally:
+            await client.close()
+            await managers.shutdown_kernel(kernel_id)
+        await eventually(lambda: embedded_host.leftovers() == [])
 
     async def test_two_kernels_on_one_host_share_a_connection_and_survive_its_loss(self, remote_host: Host) -> None:
         """L1."""
