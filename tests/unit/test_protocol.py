@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from albedo_provisioner.bundle import protocol, wire
 from albedo_provisioner.bundle.protocol import Attached, Failed, Link, LinkLostError, Parted, Ponged, Received
-from albedo_provisioner.bundle.wire import CONTROL, NOTE, IOPUB, KEEPER, SHELL, STDIN
+from albedo_provisioner.bundle.wire import CONTROL, IOPUB, KEEPER, NOTE, SHELL, STDIN
 
 CHANNELS = [SHELL, CONTROL, STDIN, IOPUB, KEEPER]
 messages = st.lists(
