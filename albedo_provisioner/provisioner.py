@@ -21,7 +21,8 @@ from .errors import AlbedoError, ConfigError, KernelGoneError, LinkAwayError
 from .hosts import io_thread
 from .kernels.endpoints import Endpoints
 from .kernels.records import KernelRecords
-from .kernels.remote import KernelRequest, RemoteKernel
+from .kernels.remote import RemoteKernel
+from .kernels.request import KernelRequest
 from .location import Location
 
 SIGNAL_TIMEOUT = 10.0

@@ -54,7 +54,7 @@ class Keeper:
 
     Args:
         path: the run directory, which is the current directory.
-        request: the start request, see `kernels/remote.py`.
+        request: the start request, see `kernels/request.py`.
         listener: our socket, to which bridges connect.
         wake: descriptor that gets a byte for each signal to us.
         subreaper: whether the kernel's orphans become our children.

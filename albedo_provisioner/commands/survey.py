@@ -16,9 +16,9 @@ from .. import kernelspecs
 from ..errors import AlbedoError, HostError, KernelStartError, LocationError, UnreachableError, UnsupportedHostError
 from ..hosts import io_thread
 from ..hosts.check import ask
+from ..kernels.endings import prove_endings
 from ..kernels.journal import kernel_facts
 from ..kernels.records import ENDING, KernelRecord, KernelRecords
-from ..kernels.remote import prove_endings
 from ..location import Location
 
 DEADLINE = 15.0

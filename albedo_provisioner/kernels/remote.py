@@ -8,8 +8,7 @@ import json
 import logging
 import signal
 import uuid
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
 from ..bundle.wire import NOTE
@@ -21,92 +20,20 @@ from ..errors import (
     LinkAwayError,
     UnreachableError,
 )
-from ..hosts.check import ask
 from ..hosts.pool import HostPool
 from ..hosts.refusals import start_failed
-from ..location import Location
+from .endings import end_on_host, how_it_ended, in_background, prove_endings
 from .endpoints import Endpoints
 from .link import KernelLink
 from .records import ENDING, KernelRecord, KernelRecords
 from .relay import Relay
+from .request import NEEDS, KernelRequest
 
 log = logging.getLogger("albedo_provisioner.kernels")
-
-ARGV = ("{python}", "{launcher}", "-f", "{connection_file}")
-"""The Python kernel; the words in braces are filled in on the host (`bundle/spawn.py`)."""
-
-NEEDS = ("ipykernel",)
-
-_background: set[asyncio.Task[Any]] = set()  # keeps what runs on its own from being collected
 
 _START_ATTEMPTS = 6
 _ABANDONED = (0.5, 2.0, 10.0)  # seconds between looks at what a start that was given up may have made
 _START_PAUSE = 0.2  # seconds after the first failure, doubled after each further one: 6 s in all
-
-
-@dataclass(frozen=True)
-class KernelRequest:
-    """What kernel to start, and where.
-
-    Attributes:
-        location: the folder it runs in.
-        key: the key that it and its clients sign messages with.
-        signature_scheme: and how.
-        python: interpreter on the host, a path or a name; None for the login shell's `python3`.
-        env: variables to add to the host's login environment; `$NAME` stands for a variable of that environment.
-        arguments: words to add to the kernel's command line.
-        kernel_name: the kernelspec's name, for the kernel's connection file.
-        grace: seconds to keep it, idle, with no client; None for the keeper's default (a day).
-        hold: bytes the keeper holds for a client that is away; None for its default (64 MiB).
-        notebook: path of the notebook that it is for, if any; a later client finds it by this.
-        journal_cells: how many of the newest cells the keeper's journal keeps; None for its default (200).
-        journal_bytes: bytes that they may have altogether; None for its default (32 MiB).
-    """
-
-    location: Location
-    key: bytes
-    signature_scheme: str = "hmac-sha256"
-    python: str | None = None
-    env: dict[str, str] = field(default_factory=dict)
-    arguments: tuple[str, ...] = ()
-    kernel_name: str = ""
-    grace: float | None = None
-    hold: int | None = None
-    notebook: str = ""
-    journal_cells: int | None = None
-    journal_bytes: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain JSON, the key included."""
-        return {
-            **dataclasses.asdict(self),
-            "location": str(self.location),
-            "key": self.key.decode(),
-            "arguments": list(self.arguments),
-        }
-
-    @classmethod
-    def from_dict(cls, content: dict[str, Any]) -> KernelRequest:
-        """Return what `to_dict` was made from."""
-        return cls(
-            **{
-                **content,
-                "location": Location.parse(content["location"]),
-                "key": content["key"].encode(),
-                "arguments": tuple(content["arguments"]),
-            }
-        )
-
-    def for_host(self) -> dict[str, Any]:
-        """Return what the host is told about the kernel itself."""
-        return {
-            "argv": [*ARGV, *self.arguments],
-            "cwd": self.location.path,
-            "env": self.env,
-            "key": self.key.decode(),
-            "signature_scheme": self.signature_scheme,
-            "kernel_name": self.kernel_name,
-        }
 
 
 class RemoteKernel:
@@ -271,7 +198,7 @@ class RemoteKernel:
                 records.set_state(self.kernel_id, ENDING)
         else:
             records.set_state(self.kernel_id, ENDING)
-            self._on_its_own(self._end_abandoned())
+            in_background(self._end_abandoned())
 
     async def _end_abandoned(self) -> None:
         """End what a start that was given up may have made.
@@ -299,13 +226,7 @@ class RemoteKernel:
 
     def _prove_endings(self) -> None:
         """The host can be reached: see to the kernels there whose end was asked for and could not be proven."""
-        self._on_its_own(prove_endings(self.request.location.host))
-
-    @staticmethod
-    def _on_its_own(work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        _background.add(task)
-        task.add_done_callback(_background.discard)
+        in_background(prove_endings(self.request.location.host))
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -528,7 +449,7 @@ class RemoteKernel:
         if exit_:
             self.exit_code = exit_["code"]
             self._words = exit_.get("words", "")
-            self.cause = f"The kernel on {self.host} {_how(exit_)}."
+            self.cause = f"The kernel on {self.host} {how_it_ended(exit_)}."
         else:
             self.exit_code, self.cause = None, None
         self._set_state(kernel["state"])
@@ -563,56 +484,3 @@ class RemoteKernel:
             f"[albedo] {gap['messages']} messages of output ({gap['bytes'] / 1e6:.1f} MB) were given up here: "
             f"more came than {self.host} could hold for this client.\n",
         )
-
-
-def in_background(work: Coroutine[Any, Any, Any]) -> None:
-    """Let something run on its own on the I/O thread's loop; what goes wrong in it is logged."""
-
-    def done(task: asyncio.Task[Any]) -> None:
-        _background.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.info("%s", task.exception())
-
-    task = asyncio.get_running_loop().create_task(work)
-    _background.add(task)
-    task.add_done_callback(done)
-
-
-async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
-    """End a kernel and its keeper without being linked to it, and return the ladder's report.
-
-    Raises:
-        AlbedoError: the host cannot be asked, or it did not end.
-    """
-    answer = await ask(request.location.host, {"do": "end", "kernel_id": kernel_id}, request.python)
-    return dict(answer["ended"])
-
-
-async def prove_endings(host: str | None) -> None:
-    """End the kernels on a host whose end was asked for by a process that could not reach it and is gone now."""
-    records = KernelRecords()
-    for record in records.all():
-        if record.state == ENDING and record.location.host == host and record.orphaned:
-            try:
-                await end_on_host(KernelRequest.from_dict(record.request), record.kernel_id)
-            except AlbedoError as error:
-                log.info("%s: kernel %s is still to be ended: %s", host, record.kernel_id, error)
-            else:
-                records.remove(record.kernel_id)
-                log.info("%s: kernel %s, which was to be ended, is gone.", host, record.kernel_id)
-
-
-def _how(exit_: dict[str, Any]) -> str:
-    """Return how a kernel ended, in words that follow "The kernel on HOST"."""
-    code = exit_["code"]
-    if exit_.get("out_of_memory"):
-        return "was killed by the system because memory ran out there"
-    if code is None:
-        return "has ended; its keeper was killed before, so how is not known"
-    if code >= 0:
-        return f"ended by itself with exit status {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        name = f"signal {-code}"
-    return f"was ended by {name}"

@@ -1,0 +1,71 @@
+"""How kernels end: by their host's hand without a link to them, as was promised earlier, and in words."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Coroutine
+from typing import Any
+
+from ..errors import AlbedoError
+from ..hosts.check import ask
+from .records import ENDING, KernelRecords
+from .request import KernelRequest
+
+log = logging.getLogger("albedo_provisioner.kernels")
+
+_background: set[asyncio.Task[Any]] = set()  # keeps what runs on its own from being collected
+
+
+def in_background(work: Coroutine[Any, Any, Any]) -> None:
+    """Let something run on its own on the I/O thread's loop; what goes wrong in it is logged."""
+
+    def done(task: asyncio.Task[Any]) -> None:
+        _background.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.info("%s", task.exception())
+
+    task = asyncio.get_running_loop().create_task(work)
+    _background.add(task)
+    task.add_done_callback(done)
+
+
+async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
+    """End a kernel and its keeper without being linked to it, and return the ladder's report.
+
+    Raises:
+        AlbedoError: the host cannot be asked, or it did not end.
+    """
+    answer = await ask(request.location.host, {"do": "end", "kernel_id": kernel_id}, request.python)
+    return dict(answer["ended"])
+
+
+async def prove_endings(host: str | None) -> None:
+    """End the kernels on a host whose end was asked for by a process that could not reach it and is gone now."""
+    records = KernelRecords()
+    for record in records.all():
+        if record.state == ENDING and record.location.host == host and record.orphaned:
+            try:
+                await end_on_host(KernelRequest.from_dict(record.request), record.kernel_id)
+            except AlbedoError as error:
+                log.info("%s: kernel %s is still to be ended: %s", host, record.kernel_id, error)
+            else:
+                records.remove(record.kernel_id)
+                log.info("%s: kernel %s, which was to be ended, is gone.", host, record.kernel_id)
+
+
+def how_it_ended(exit_: dict[str, Any]) -> str:
+    """Return how a kernel ended, in words that follow "The kernel on HOST"."""
+    code = exit_["code"]
+    if exit_.get("out_of_memory"):
+        return "was killed by the system because memory ran out there"
+    if code is None:
+        return "has ended; its keeper was killed before, so how is not known"
+    if code >= 0:
+        return f"ended by itself with exit status {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"was ended by {name}"
