@@ -28,6 +28,9 @@ from .location import Location
 SIGNAL_TIMEOUT = 10.0
 """Seconds that a signal's confirmation is waited for. It is delivered, exactly once, even when it takes longer."""
 
+RESTART_PATIENCE = 2.0
+"""Seconds that a restart waits for a host that has only just been lost, before it is refused."""
+
 FINISH_TIMEOUT = 10.0
 """Seconds that an ended kernel's host is given to prove that nothing is left."""
 
@@ -282,6 +285,10 @@ class AlbedoProvisioner(KernelProvisionerBase):
         if kernel is None:
             return
         if restart and kernel.away is not None:
+            if await io_thread.run(kernel.reachable_within(RESTART_PATIENCE)):
+                # The relay held back the manager's own request to end meanwhile, so this does it.
+                await self._stop(2.0)
+                return
             refusal = (
                 f"{kernel.host} is out of reach ({kernel.away}), so the kernel cannot be restarted now. It stays; "
                 "try again when the host is back."

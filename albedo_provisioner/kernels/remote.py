@@ -252,6 +252,17 @@ class RemoteKernel:
         """
         return (1 if self.exit_code is None else self.exit_code) if self.state == "exited" else None
 
+    async def reachable_within(self, seconds: float) -> bool:
+        """Wait at most so long for the link to be up, and say whether it is."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._link.attached:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
     def connection_info(self) -> dict[str, Any]:
         """Return what local clients need to connect."""
         return self._relay.connection_info()
@@ -418,6 +429,7 @@ class RemoteKernel:
             step = "starting"
         if step != self.step:
             self.step = step
+            self._changed.set()
             if self.on_step is not None:
                 self.on_step(step)
 

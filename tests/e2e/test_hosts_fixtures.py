@@ -348,7 +348,7 @@ class TestEmbeddedHost:
         embedded_host.server.cut_after(sent=200_000)
         result = run_ssh(embedded_host, "head -c 1000000 /dev/zero")
         assert result.returncode == 255
-        assert 100_000 < len(result.stdout) < 200_000
+        assert len(result.stdout) < 200_000  # a reset takes what the client has not read yet with it
         assert len(run_ssh(embedded_host, "head -c 1000000 /dev/zero").stdout) == 1_000_000
         embedded_host.server.cut_after(received=200_000)
         assert run_ssh(embedded_host, "cat >/dev/null", data=bytes(1_000_000)).returncode == 255
