@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import Workspace
 from faces import Real
@@ -222,7 +223,12 @@ async def test_a_proxy_command_runs_in_a_shell_and_may_talk_on_its_standard_erro
     door.write("bastion")
     inner = f"ssh -F {door.host.ssh_config} -W %h:%p bastion"
     door.write("gpu", ProxyCommand=f"sh -c 'echo noise >&2; ulimit -c 0; exec {inner}'")
+    children = set(psutil.Process().children())
     assert await door.whoami() == door.host.account.name
+    for transport in door.transports:
+        await transport.close()
+    # The command's end is waited for on this test's loop, which is about to close.
+    await eventually(lambda: set(psutil.Process().children()) <= children)
 
 
 # -- not getting in
