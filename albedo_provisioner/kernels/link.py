@@ -28,6 +28,7 @@ from ..bundle.protocol import (
 )
 from ..bundle.wire import KEEPER, Buffer
 from ..errors import AlbedoError, ConfigError, HostError, KernelGoneError, LinkAwayError, UnreachableError
+from ..hosts.reachability import Callback, Reachability
 from ..hosts.refusals import ended_early, refused
 from ..hosts.transport import Exit, Transport, join
 from ..hosts.visit import Visit
@@ -112,6 +113,7 @@ class KernelLink:
         self._number = 0
         self._upkeep: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
+        self._unwatch: Callback | None = None
         self._ended = False
 
     # -- life ------------------------------------------------------------------------------------------------
@@ -390,6 +392,12 @@ class KernelLink:
 
     def _keep_up(self) -> None:
         self._upkeep = asyncio.get_running_loop().create_task(self._stay_attached())
+        self._unwatch = Reachability.get().watch_network(self._network_changed)
+
+    def _network_changed(self) -> None:
+        self.retry_now()
+        if self.attached:
+            self._look(doubtful=True)
 
     async def _stay_attached(self) -> None:
         lag = time.time() - time.monotonic()
@@ -399,7 +407,7 @@ class KernelLink:
                     await self._broken.wait()
             except TimeoutError:
                 before, lag = lag, time.time() - time.monotonic()
-                self._look(slept=lag - before > PING_EVERY)
+                self._look(doubtful=lag - before > PING_EVERY)
                 continue
             log.info("%s: connection lost (%s), reattaching", self._transport.host, self.away)
             self._owner.stepped("reattaching")
@@ -407,16 +415,16 @@ class KernelLink:
                 return
             log.info("%s: reattached", self._transport.host)
 
-    def _look(self, slept: bool) -> None:
+    def _look(self, doubtful: bool) -> None:
         """See whether the keeper is still there; called every `PING_EVERY` seconds.
 
         Args:
-            slept: whether this machine was asleep, as far as a clock that stood still meanwhile can tell. Most
-                connections are dead by then, so the keeper gets less time to answer.
+            doubtful: whether this machine was asleep, as far as a clock that stood still meanwhile can tell, or its
+                network changed. Many connections are dead by then, so the keeper gets less time to answer.
         """
         if self._held_up:
             return
-        if slept:
+        if doubtful:
             self._heard = min(self._heard, time.monotonic() - SILENCE + PING_EVERY)
         silent = time.monotonic() - self._heard
         if silent >= SILENCE and self._visit is not None:
@@ -431,6 +439,7 @@ class KernelLink:
         began = time.monotonic()
         pause = _FIRST_RETRY
         while True:
+            self._hurry.clear()
             try:
                 await self._connect({"do": "attach"})
                 return True
@@ -441,18 +450,27 @@ class KernelLink:
             except (HostError, ConfigError) as error:
                 self.away = error.detail if isinstance(error, HostError) else str(error)
                 log.debug("%s: not yet: %s", self._transport.host, error)
-            self._hurry.clear()
-            try:
-                async with asyncio.timeout(pause):
-                    await self._hurry.wait()
-            except TimeoutError:
-                pass  # nobody was in a hurry
+            await self._rest(pause)
             passed = time.monotonic() - began
             pause = min(pause * 2, next(longest for until, longest in _LONGEST_PAUSE if passed < until))
+
+    async def _rest(self, pause: float) -> None:
+        """Wait before the next attempt: so many seconds, or until there is reason to think that it may succeed."""
+        unsubscribe = Reachability.get().subscribe(self._transport.host, self.retry_now)
+        try:
+            async with asyncio.timeout(pause):
+                await self._hurry.wait()
+        except TimeoutError:
+            pass  # nobody was in a hurry
+        finally:
+            unsubscribe()
 
     def _end(self, why: str) -> None:
         self._ended = True
         self.away = why
+        if self._unwatch is not None:
+            self._unwatch()
+            self._unwatch = None
         if self._ack is not None:
             self._ack.cancel()
         self._owner.stepped("ended")
