@@ -79,6 +79,7 @@ class IOThread:
         self.loop: asyncio.AbstractEventLoop = _Loop()
         self._stopped = False
         self._on_stop: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._only: dict[type, object] = {}
         self._thread = threading.Thread(target=self._serve, name="albedo-io", daemon=True)
         self._thread.start()
 
@@ -142,6 +143,20 @@ class IOThread:
         # The loop may close between a check and the call; then nothing is left that the callback could matter to.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(callback, *args)
+
+    def only(self, kind: type[T]) -> T:
+        """Return this thread's only instance of a class, made at first use; called on this thread.
+
+        So what belongs to the loop is shared by all of the process, and a forked child gets its own.
+
+        Raises:
+            RuntimeError: called elsewhere than on the I/O thread.
+        """
+        if not self.is_current:
+            raise RuntimeError(f"{kind.__name__} is used on the I/O thread alone")
+        if kind not in self._only:
+            self._only[kind] = kind()
+        return cast(T, self._only[kind])
 
     def on_stop(self, closing: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have `closing()` awaited on the loop when the interpreter exits, before all tasks are cancelled."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import ClassVar
 
 from .io_thread import IOThread
 from .local import LocalTransport
@@ -14,10 +13,9 @@ from .transport import Transport
 class HostPool:
     """The transports of a process. Used on the I/O thread alone; `HostPool.get()` returns the process's pool."""
 
-    _current: ClassVar[tuple[IOThread, HostPool] | None] = None
-
     def __init__(self) -> None:
         self._transports: dict[str | None, Transport] = {}
+        IOThread.get().on_stop(self.close_all)
 
     @classmethod
     def get(cls) -> HostPool:
@@ -26,14 +24,7 @@ class HostPool:
         Raises:
             RuntimeError: called elsewhere than on the I/O thread.
         """
-        thread = IOThread.get()
-        if not thread.is_current:
-            raise RuntimeError("the host pool is used on the I/O thread alone")
-        if cls._current is None or cls._current[0] is not thread:
-            pool = cls()
-            thread.on_stop(pool.close_all)
-            cls._current = (thread, pool)
-        return cls._current[1]
+        return IOThread.get().only(cls)
 
     def transport_for(self, host: str | None) -> Transport:
         """Return the transport to a host; nothing is connected before its `open`.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import ClassVar
 
 from .io_thread import IOThread
 from .network import NetworkWatch
@@ -23,8 +22,6 @@ Callback = Callable[[], None]
 class Reachability:
     """Who waits for which host. Used on the I/O thread alone; `Reachability.get()` returns the process's one."""
 
-    _current: ClassVar[tuple[IOThread, Reachability] | None] = None
-
     def __init__(self) -> None:
         self._waiting: dict[str, dict[object, Callback]] = {}
         self._watching: dict[object, Callback] = {}
@@ -34,10 +31,7 @@ class Reachability:
     @classmethod
     def get(cls) -> Reachability:
         """Return the one that belongs to the running I/O thread (a forked child gets one of its own)."""
-        thread = IOThread.get()
-        if cls._current is None or cls._current[0] is not thread:
-            cls._current = (thread, cls())
-        return cls._current[1]
+        return IOThread.get().only(cls)
 
     def subscribe(self, host: str, callback: Callback) -> Callback:
         """Have `callback` called whenever there is reason to try a host again, until the returned function is called.

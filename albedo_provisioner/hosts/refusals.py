@@ -19,7 +19,7 @@ from ..errors import (
     UnreachableError,
     UnsupportedHostError,
 )
-from .ssh_errors import ssh_command
+from .ssh_config import ssh_command
 from .transport import Exit
 
 

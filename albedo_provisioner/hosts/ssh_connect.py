@@ -21,7 +21,8 @@ from typing import Any
 import asyncssh
 
 from ..errors import ConfigError, HostError
-from .ssh_errors import Attempt, key_text, ssh_config_path, translate
+from .ssh_config import SYSTEM_CONFIG, config_files
+from .ssh_errors import Attempt, key_text, translate
 from .ssh_identity import Identities, load_offers
 from .ssh_proxy import ProxyCommand
 from .ssh_shortcuts import protocol_for
@@ -50,8 +51,6 @@ CIPHERS = (
     "aes192-ctr",
     "aes256-ctr",
 )
-
-SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 
 
 @dataclass(frozen=True)
@@ -168,13 +167,6 @@ async def _connect_jumps(jumps: str, attempt: Attempt) -> asyncssh.SSHClientConn
 
 
 # -- the config
-
-
-def config_files() -> list[Path]:
-    """Return the ssh config files that apply: the named one alone, or the user's and then the system's, as ssh does."""
-    named = ssh_config_path()
-    files = [named] if named else [Path("~/.ssh/config").expanduser(), SYSTEM_CONFIG]
-    return [file for file in files if os.access(file, os.R_OK)]
 
 
 async def _read_options(

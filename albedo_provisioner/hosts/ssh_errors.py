@@ -16,11 +16,11 @@ import re
 import shlex
 import socket
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import asyncssh
 
 from ..errors import AlbedoError, ConfigError, HostError, SignInError, UnreachableError
+from .ssh_config import ssh_command
 
 
 @dataclass
@@ -54,19 +54,6 @@ class Attempt:
     via: str = ""
     proxy: str = ""
     step: str = "connecting"
-
-
-def ssh_config_path() -> Path | None:
-    """Return the ssh config file that `$ALBEDO_SSH_CONFIG` names, None when the variable is unset or empty."""
-    named = os.environ.get("ALBEDO_SSH_CONFIG")
-    return Path(named).expanduser() if named else None
-
-
-def ssh_command(host: str) -> str:
-    """Return what to type in a terminal to reach the host by hand, with the same config file as ours."""
-    config = ssh_config_path()
-    name = host.replace("[", "").replace("]", "")  # ssh takes an IPv6 address without the brackets
-    return shlex.join(["ssh", "-F", str(config), name] if config else ["ssh", name])
 
 
 def key_text(algorithm: str, public_data: bytes) -> str:

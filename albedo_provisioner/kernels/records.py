@@ -6,18 +6,17 @@ is private by its mode.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from ..bundle import processes
 from ..bundle.spawn import boot_id
-from ..errors import ConfigError
+from ..database import opened
 from ..home import albedo_home
 from ..location import Location
 
@@ -34,8 +33,6 @@ CREATE TABLE IF NOT EXISTS kernels (
     started REAL NOT NULL
 ) STRICT
 """
-
-_BUSY_TIMEOUT = 10.0
 
 
 @dataclass(frozen=True)
@@ -138,34 +135,8 @@ class KernelRecords:
         with self._open() as database:
             return [_record(row) for row in database.execute("SELECT * FROM kernels ORDER BY started")]
 
-    @contextlib.contextmanager
-    def _open(self) -> Iterator[sqlite3.Connection]:
-        """Open the file, commit at the end, close.
-
-        Raises:
-            ConfigError: it cannot be used.
-        """
-        try:
-            if not self._path.exists():
-                os.close(os.open(self._path, os.O_CREAT | os.O_RDWR, 0o600))
-            with contextlib.closing(
-                sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT, isolation_level=None)
-            ) as database:
-                database.execute("PRAGMA journal_mode = WAL")
-                database.execute(_SCHEMA)
-                try:
-                    yield database
-                except BaseException:
-                    if database.in_transaction:
-                        database.execute("ROLLBACK")
-                    raise
-                if database.in_transaction:
-                    database.execute("COMMIT")
-        except (sqlite3.Error, OSError) as error:
-            raise ConfigError(
-                f"The kernels' records in {self._path} cannot be used: {error}. Set ALBEDO_HOME to a directory that "
-                "can be written."
-            ) from error
+    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened(self._path, _SCHEMA, "kernels' records")
 
 
 def _record(row: tuple[Any, ...]) -> KernelRecord:
