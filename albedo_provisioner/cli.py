@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from . import __version__, kernelspecs
-from .commands import kernels, recover, stop
+from .commands import hosts, kernels, recover, stop
+from .commands.table import print_table
 from .errors import AlbedoError, KernelStartError, LocationError
 from .location import Location
 
@@ -161,7 +162,7 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("names", nargs="+", metavar="NAME", help="a kernelspec's name, as `list` shows it")
     remove.set_defaults(run=_remove)
 
-    for command in (kernels, recover, stop):
+    for command in (hosts, kernels, recover, stop):
         command.add_parser(commands)
 
     demo = commands.add_parser(
@@ -215,6 +216,8 @@ def _add(arguments: argparse.Namespace) -> int:
         replace=arguments.replace,
         environment=arguments.sys_prefix,
     )
+    if settings.location.host is not None and arguments.check:
+        _note_host(settings.location.host)
     print(f"Added {added.name} ({added.display_name}) in {added.directory}")
     return 0
 
@@ -232,6 +235,12 @@ def _check(location: Location, python: str | None) -> CheckedLocation:
             "(--no-check adds the kernel anyway.)",
         )
     return checked
+
+
+def _note_host(host: str) -> None:
+    from .hosts.recent import RecentHosts
+
+    RecentHosts().note(host)
 
 
 @contextlib.contextmanager
@@ -279,12 +288,8 @@ def _list(arguments: argparse.Namespace) -> int:
     if not found:
         print("No kernels were added yet; add one with: jupyter albedo add host:~/folder", file=sys.stderr)
         return 0
-    rows = [("NAME", "LOCATION", "PYTHON", "WHERE")]
-    rows += [(k.name, k.location, str(k.config.get("python") or "python3"), k.where) for k in found]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)]
-        print("  ".join(cells).rstrip())
+    rows = [(k.name, k.location, str(k.config.get("python") or "python3"), k.where) for k in found]
+    print_table(("NAME", "LOCATION", "PYTHON", "WHERE"), rows)
     return 0
 
 

@@ -29,6 +29,9 @@ MAX_LENGTH = 4096
 
 LOOKS_LIKE = "A location looks like [user@]host:/absolute/path, host:~/path, or a local /absolute/path."
 
+THIS_MACHINE = "."
+"""How this machine is spelled where a host is asked for."""
+
 # What OpenSSH itself refuses in a host name (ssh.c, valid_hostname): these end up in ProxyCommand lines. The
 # backslash is not among them because a user may hold one, for the accounts of a Windows domain.
 _UNSAFE = frozenset("'`\"$;&<>|(){}")
@@ -139,6 +142,25 @@ class Location:
         if not path.startswith("/"):
             raise _error(str(self), "this machine knows no such home directory")
         return Location(None, path)
+
+
+def parse_host(text: str) -> str | None:
+    """Read a host where no folder is wanted; None is this machine, which is spelled ".".
+
+    Args:
+        text: `[user@]host` (an IPv6 address in brackets or not), "." or a whole location.
+
+    Raises:
+        LocationError: it is none of these. So no option is ever taken for a host.
+    """
+    if text == THIS_MACHINE:
+        return None
+    if text.startswith(("/", "~")):
+        return Location.parse(text).host
+    user, name = _split_user(text)
+    if _is_ipv6(name):
+        text = f"[{name}]" if user is None else f"{user}@[{name}]"
+    return Location.parse(text if ":" in text.rpartition("]")[2] else f"{text}:").host
 
 
 def _error(text: str, reason: str) -> LocationError:

@@ -6,7 +6,12 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# How long an example takes says nothing on a machine that others use as well.
+hypothesis.settings.register_profile("albedo", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("albedo")
 
 
 @pytest.fixture(scope="session", autouse=True)

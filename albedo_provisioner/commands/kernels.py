@@ -9,7 +9,8 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import HostError, LocationError
-from ..location import Location
+from ..location import parse_host
+from .table import print_table
 
 if TYPE_CHECKING:
     from .survey import FoundKernel, HostAnswer
@@ -55,10 +56,8 @@ def host(text: str) -> str | None:
     Raises:
         argparse.ArgumentTypeError: it is none.
     """
-    if text == ".":
-        return None
     try:
-        return Location.parse(text if ":" in text or text.startswith(("/", "~")) else f"{text}:~").host
+        return parse_host(text)
     except LocationError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -95,17 +94,14 @@ def run(arguments: argparse.Namespace) -> int:
 def _print_table(kernels: list[FoundKernel]) -> None:
     from .survey import when
 
-    rows = [("ID", "HOST", "FOLDER", "NOTEBOOK", "STATE", "SINCE", "MEMORY")]
+    rows = []
     for kernel in kernels:
         state = f"{kernel.state} ({kernel.note})" if kernel.note else kernel.state
         notebook = _shorter(kernel.notebook) or "-"
         memory = "-" if kernel.memory is None else f"{kernel.memory / 1e6:.0f} MB"
         folder = kernel.folder if kernel.host else _shorter(kernel.folder)
         rows.append((kernel.short_id, kernel.host_name, folder, notebook, state, when(kernel.since), memory))
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]) - 1)]
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)]
-        print("  ".join(cells).rstrip())
+    print_table(("ID", "HOST", "FOLDER", "NOTEBOOK", "STATE", "SINCE", "MEMORY"), rows)
 
 
 def _shorter(path: str) -> str:

@@ -10,6 +10,7 @@ from ..bundle.wire import Frame, FrameReader, ProtocolError
 from ..errors import KernelStartError, UnreachableError
 from ..location import Location
 from . import io_thread
+from .activity import Activity
 from .pool import HostPool
 from .refusals import ended_early, mending, refused
 from .transport import Exit
@@ -87,6 +88,7 @@ async def ask(host: str | None, request: dict[str, Any], python: str | None = No
             return
         for report in frames:
             if "need" in report:
+                activity.enter(visit.host, visit, "staging")
                 visit.send_bundle()
             elif not answer.done():
                 answer.set_result(report)
@@ -96,8 +98,11 @@ async def ask(host: str | None, request: dict[str, Any], python: str | None = No
             answer.set_exception(ended_early(visit.host, how, printed, python))
 
     visit = Visit(HostPool.get().transport_for(host), request, python, received=received, closed=closed)
-    await visit.open()
+    activity = Activity.get()
+    activity.enter(visit.host, visit, "connecting")
     try:
+        await visit.open()
+        activity.enter(visit.host, visit, "asking")
         async with asyncio.timeout(ANSWER_TIMEOUT):
             report = await answer
     except TimeoutError:
@@ -106,6 +111,7 @@ async def ask(host: str | None, request: dict[str, Any], python: str | None = No
         ) from None
     finally:
         visit.close()
+        activity.leave(visit.host, visit)
     if "error" in report:
         raise refused(visit.host, report, python)
     return report

@@ -28,12 +28,7 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     kind = report["error"]
     detail = str(report.get("detail", ""))
     if kind == "python":
-        return UnsupportedHostError(
-            host,
-            f"{host} has Python {report['version']} ({report['python']}), and python >= 3.11 is needed there; name a "
-            "newer one with the setting 'python' (jupyter albedo add --python PATH).",
-            f"python {report['version']}",
-        )
+        return old_python(host, report["python"], report["version"])
     if kind == "staging":
         return StagingError(host, f"Our files could not be put on {host}: {report['path']}: {detail}.", detail)
     if kind == "folder":
@@ -58,6 +53,16 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
             str(report.get("node") or ""),
         )
     return KernelStartError(host, f"The kernel's keeper could not be started on {host}: {detail or kind}.", detail)
+
+
+def old_python(host: str, python: str, version: str) -> UnsupportedHostError:
+    """Return the error for a host whose interpreter `python` is too old."""
+    return UnsupportedHostError(
+        host,
+        f"{host} has Python {version} ({python}), and python >= 3.11 is needed there; name a newer one with the "
+        "setting 'python' (jupyter albedo add --python PATH).",
+        f"python {version} ({python}), and python >= 3.11 is needed",
+    )
 
 
 def mending(host: str, python: str, pip: bool) -> str:

@@ -20,7 +20,9 @@ from ..errors import (
     LinkAwayError,
     UnreachableError,
 )
+from ..hosts.activity import Activity
 from ..hosts.pool import HostPool
+from ..hosts.recent import RecentHosts
 from ..hosts.refusals import start_failed
 from .endings import end_on_host, how_it_ended, in_background, prove_endings
 from .endpoints import Endpoints
@@ -107,7 +109,7 @@ class RemoteKernel:
             # Also when the caller gave up waiting: a kernel that nobody knows of must not stay.
             await asyncio.shield(kernel._abandon(error))
             raise
-        kernel._prove_endings()
+        kernel._host_was_reached()
         return kernel
 
     @classmethod
@@ -137,7 +139,7 @@ class RemoteKernel:
         except BaseException:
             await kernel.leave()
             raise
-        kernel._prove_endings()
+        kernel._host_was_reached()
         return kernel
 
     async def _make(self) -> None:
@@ -224,9 +226,12 @@ class RemoteKernel:
         known = records.get(self.kernel_id)
         records.put(record if known is None else dataclasses.replace(record, started=known.started))
 
-    def _prove_endings(self) -> None:
-        """The host can be reached: see to the kernels there whose end was asked for and could not be proven."""
-        in_background(prove_endings(self.request.location.host))
+    def _host_was_reached(self) -> None:
+        """See to the kernels there whose end was asked for and could not be proven; and note that the host was used."""
+        host = self.request.location.host
+        in_background(prove_endings(host))
+        if host is not None:
+            asyncio.get_running_loop().run_in_executor(None, RecentHosts().note, host)
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -430,6 +435,10 @@ class RemoteKernel:
         if step != self.step:
             self.step = step
             self._changed.set()
+            if step in ("connecting", "staging", "starting"):
+                Activity.get().enter(self.host, self, step)
+            else:
+                Activity.get().leave(self.host, self)
             if self.on_step is not None:
                 self.on_step(step)
 

@@ -75,6 +75,20 @@ class Host:
         for name in files:
             self._own(self.home / name)
 
+    def write_old_python(self, path: str) -> Path:
+        """Write a stand-in for Python 3.8.2: a real one that says so of itself before our code looks."""
+        named = "collections.namedtuple('V', 'major minor micro releaselevel serial')"
+        old = f"import collections, sys; sys.version_info = {named}(3, 8, 2, 'final', 0)"
+        # It is called with the arguments: -S -c CODE LABEL
+        script = (
+            f"#!{self.python}\nimport os, sys\ncode = sys.argv[sys.argv.index('-c') + 1]\n"
+            f"rest = sys.argv[sys.argv.index('-c') + 2:]\n"
+            f"os.execv({str(self.python)!r}, [{str(self.python)!r}, '-S', '-c', {old!r} + '\\n' + code, *rest])\n"
+        )
+        full = self.write(path, script)
+        full.chmod(0o755)
+        return full
+
     def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
         """Run a command as the account, in its home, without ssh."""
         raise NotImplementedError

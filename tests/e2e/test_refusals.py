@@ -163,12 +163,7 @@ class TestTheInterpreter:
         await refusal(remote_host.location(), UnsupportedHostError, name, "text", config=config, host=remote_host)
 
     async def test_is_too_old(self, remote_host: Host) -> None:
-        """A stand-in for an old Python: a real one that says so of itself before our code looks."""
-        prelude = "import collections, sys; V = collections.namedtuple('V', 'major minor micro releaselevel serial')"
-        old = f"{prelude}; sys.version_info = V(3, 8, 2, 'final', 0)"
-        script = _with_old_version(str(remote_host.python), old)
-        path = remote_host.write("bin/python3.8", script)
-        path.chmod(0o755)
+        remote_host.write_old_python("bin/python3.8")
         name = str(remote_host.alias)
         await refusal(
             remote_host.location(),
@@ -205,16 +200,6 @@ class TestTheInterpreter:
             "half installed",
             host=embedded_host,
         )
-
-
-def _with_old_version(python: str, old: str) -> str:
-    """Return a script that runs `python` as it is asked to, but with another version set before anything else."""
-    # The arguments are: -S -c CODE LABEL
-    return f"""#!{python}
-import os, sys
-code = sys.argv[sys.argv.index("-c") + 1]
-os.execv({python!r}, [{python!r}, "-S", "-c", {old!r} + "\\n" + code, *sys.argv[sys.argv.index("-c") + 2:]])
-"""
 
 
 class TestTheFolder:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albedo_provisioner.bundle import wire
@@ -104,7 +104,7 @@ def fed(data: bytes, rng: random.Random, link: Link | None = None) -> tuple[Link
     return link, events
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(said=messages, seed=st.integers(0, 2**32), count=st.integers(1, 6))
 def test_mutated_streams_fail_at_most_once_and_as_the_last_event(
     said: list[tuple[int, list[bytes]]], seed: int, count: int
@@ -125,7 +125,7 @@ def test_mutated_streams_fail_at_most_once_and_as_the_last_event(
     assert isinstance(after[0], Attached | Failed)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(
     seed=st.integers(0, 2**32), kind=st.integers(0, 9), length=st.integers(0, 2**32 - 1), rest=st.binary(max_size=99)
 )
@@ -142,7 +142,6 @@ _json = st.recursive(
 )
 
 
-@settings(deadline=None)
 @given(
     kind=st.sampled_from([wire.HELLO, wire.REPORT, wire.FAREWELL]),
     content=_json
@@ -162,7 +161,7 @@ def test_hostile_json_is_a_protocol_error(payload: bytes) -> None:
     assert [type(event) for event in events] == [Failed]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.binary(max_size=400), step=st.integers(1, 60))
 def test_random_bytes_in_a_lane_end_the_link_and_nothing_else(data: bytes, step: int) -> None:
     reader = wire.MessageReader()
@@ -175,7 +174,6 @@ def test_random_bytes_in_a_lane_end_the_link_and_nothing_else(data: bytes, step:
         pass  # that is what it is for
 
 
-@settings(deadline=None)
 @given(acks=st.lists(st.tuples(st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1)), max_size=5))
 def test_confirmations_of_what_was_never_said_are_refused(acks: list[tuple[int, int]]) -> None:
     link, _ = fed(GREETING, random.Random(0))

@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from albedo_provisioner.bundle import protocol, wire
@@ -90,7 +90,7 @@ def pieces(data: bytes, rng: random.Random) -> Iterator[tuple[int, int]]:
         start = end
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=200)
+@settings(max_examples=200)
 @given(there=messages, back=messages, seed=st.integers(0, 2**32), cuts=st.integers(0, 8))
 def test_every_message_arrives_once_and_in_order_whatever_is_split_or_cut(
     there: list[tuple[int, list[bytes]]], back: list[tuple[int, list[bytes]]], seed: int, cuts: int
@@ -117,7 +117,6 @@ def test_every_message_arrives_once_and_in_order_whatever_is_split_or_cut(
     assert a.link.held == b.link.held == 0, "what is confirmed is forgotten"
 
 
-@settings(deadline=None)
 @given(data=st.binary(max_size=2000), attached=st.booleans(), step=st.integers(1, 50))
 def test_random_bytes_are_a_protocol_error_and_nothing_else(data: bytes, attached: bool, step: int) -> None:
     a, b = Side(), Side()
@@ -131,7 +130,6 @@ def test_random_bytes_are_a_protocol_error_and_nothing_else(data: bytes, attache
     assert not a.heard or attached
 
 
-@settings(deadline=None)
 @given(said=messages, where=st.integers(0, 2**20), what=st.integers(0, 255))
 def test_a_damaged_byte_never_raises(said: list[tuple[int, list[bytes]]], where: int, what: int) -> None:
     a, b = Side(), Side()

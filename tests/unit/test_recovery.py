@@ -327,7 +327,7 @@ _outputs = st.lists(st.builds(out, st.sampled_from(["a\n", "b", "c\n"])), max_si
 _cells = st.lists(st.tuples(st.sampled_from(["x", "y"]), _outputs, st.sampled_from([None, 1, 3, 9])), max_size=3)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_runs, _cells, st.sampled_from([None, BEGAN - 1, BEGAN + 63, BEGAN + 9999]))
 def test_recovering_twice_changes_nothing(runs: Any, cells: Any, saved: float | None) -> None:
     journal = [
