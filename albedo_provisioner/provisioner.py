@@ -20,7 +20,9 @@ from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 from .errors import AlbedoError, ConfigError, KernelGoneError, LinkAwayError
 from .hosts import io_thread
 from .kernels.endpoints import Endpoints
+from .kernels.front import FrontMaker
 from .kernels.records import KernelRecords
+from .kernels.relay import relay_at
 from .kernels.remote import RemoteKernel
 from .kernels.request import KernelRequest
 from .location import Location
@@ -172,14 +174,14 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self.log.info("Kernel %s on %s: %s", self.kernel_id, self.location, step)
 
     async def _start(self, request: KernelRequest) -> RemoteKernel:
-        return await RemoteKernel.start(request, self._endpoints(), self._told, self.kernel_id or None)
+        return await RemoteKernel.start(request, self._front(), self._told, self.kernel_id or None)
 
     async def _find_again(self, request: KernelRequest) -> RemoteKernel | None:
         """Take up the notebook's kernel of an earlier server that was killed, if there is one that lives."""
         while (record := KernelRecords().claim(request.location, request.notebook)) is not None:
             earlier = KernelRequest.from_dict(record.request)
             try:
-                kernel = await RemoteKernel.attach(earlier, self._endpoints(), record.kernel_id, self._told)
+                kernel = await RemoteKernel.attach(earlier, self._front(), record.kernel_id, self._told)
             except KernelGoneError:
                 continue  # it ended meanwhile, and is off the records now
             self.log.info("Notebook %s goes on with its kernel %s", request.notebook, record.kernel_id)
@@ -191,9 +193,9 @@ class AlbedoProvisioner(KernelProvisionerBase):
             return kernel
         return None
 
-    def _endpoints(self) -> Endpoints:
+    def _front(self) -> FrontMaker:
         policy = str(getattr(self.parent, "transport_encryption", "disabled"))
-        return Endpoints(None if self.endpoints == "auto" else self.endpoints, encrypt=policy == "required")
+        return relay_at(Endpoints(None if self.endpoints == "auto" else self.endpoints, encrypt=policy == "required"))
 
     async def _connect(self) -> KernelConnectionInfo:
         assert self._kernel is not None
@@ -391,7 +393,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._request = request
 
         async def attach() -> RemoteKernel:
-            return await RemoteKernel.attach(request, self._endpoints(), kernel_id)
+            return await RemoteKernel.attach(request, self._front(), kernel_id)
 
         self._kernel = await io_thread.run(attach())
         await self._connect()

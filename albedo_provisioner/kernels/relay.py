@@ -17,6 +17,7 @@ from jupyter_client.session import Session
 from ..bundle.messages import DELIMITER, HEADER, PARENT, json_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 from .endpoints import HEARTBEAT, Endpoints
+from .front import FrontMaker, Send
 from .publisher import Publisher
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
@@ -32,8 +33,19 @@ def _shared_context() -> zmq.Context[zmq.Socket[bytes]]:
     return context
 
 
+def relay_at(endpoints: Endpoints) -> FrontMaker:
+    """Return what makes a relay with its sockets at `endpoints`."""
+
+    def make(
+        key: bytes, scheme: str, send: Send, reachable: Callable[[], bool], paused: Callable[[bool], None]
+    ) -> Relay:
+        return Relay(endpoints, key, scheme, send, reachable, paused)
+
+    return make
+
+
 class Relay:
-    """One kernel's local sockets. Used on the I/O thread's loop.
+    """One kernel's local sockets; see `Front`. Used on the I/O thread's loop.
 
     Args:
         endpoints: where they are.
@@ -50,7 +62,7 @@ class Relay:
         endpoints: Endpoints,
         key: bytes,
         signature_scheme: str,
-        send: Callable[[int, Sequence[Buffer]], None],
+        send: Send,
         reachable: Callable[[], bool],
         paused: Callable[[bool], None],
     ) -> None:

@@ -25,10 +25,9 @@ from ..hosts.pool import HostPool
 from ..hosts.recent import RecentHosts
 from ..hosts.refusals import start_failed
 from .endings import end_on_host, how_it_ended, in_background, prove_endings
-from .endpoints import Endpoints
+from .front import FrontMaker
 from .link import KernelLink
 from .records import ENDING, KernelRecord, KernelRecords
-from .relay import Relay
 from .request import NEEDS, KernelRequest
 
 log = logging.getLogger("albedo_provisioner.kernels")
@@ -39,12 +38,12 @@ _START_PAUSE = 0.2  # seconds after the first failure, doubled after each furthe
 
 
 class RemoteKernel:
-    """A kernel and our link and relay to it. Used on the I/O thread's loop.
+    """A kernel, our link to it, and what stands in front of it here. Used on the I/O thread's loop.
 
     Make one with `start` or `attach`.
     """
 
-    def __init__(self, request: KernelRequest, kernel_id: str, endpoints: Endpoints) -> None:
+    def __init__(self, request: KernelRequest, kernel_id: str, make_front: FrontMaker) -> None:
         self.request = request
         self.kernel_id = kernel_id
         self.step = ""
@@ -66,13 +65,12 @@ class RemoteKernel:
         self._changed = asyncio.Event()
         self._transport = HostPool.get().transport_for(request.location.host)
         self._link = self._new_link()
-        self._relay = Relay(  # it outlives a link
-            endpoints,
+        self._front = make_front(  # it outlives a link
             request.key,
             request.signature_scheme,
-            send=lambda channel, parts: self._link.send(channel, parts),
-            reachable=lambda: self._link.attached,
-            paused=lambda yes: self._link.pause(yes),
+            lambda channel, parts: self._link.send(channel, parts),
+            lambda: self._link.attached,
+            lambda yes: self._link.pause(yes),
         )
 
     def _new_link(self) -> KernelLink:
@@ -84,7 +82,7 @@ class RemoteKernel:
     async def start(
         cls,
         request: KernelRequest,
-        endpoints: Endpoints,
+        make_front: FrontMaker,
         on_step: Callable[[str], None] | None = None,
         kernel_id: str | None = None,
     ) -> RemoteKernel:
@@ -92,14 +90,14 @@ class RemoteKernel:
 
         Args:
             request: what and where.
-            endpoints: where local clients will find it.
+            make_front: makes what takes what the kernel says: see `relay_at` for local clients.
             on_step: told each step while it lasts.
             kernel_id: its id; None for a fresh one.
 
         Raises:
             AlbedoError: it could not be started; the message says why and what to do. Nothing is left running.
         """
-        kernel = cls(request, kernel_id or str(uuid.uuid4()), endpoints)
+        kernel = cls(request, kernel_id or str(uuid.uuid4()), make_front)
         kernel.on_step = on_step
         kernel._put_record()  # first, so that a kernel whose client is killed at any moment can be found again
         try:
@@ -116,7 +114,7 @@ class RemoteKernel:
     async def attach(
         cls,
         request: KernelRequest,
-        endpoints: Endpoints,
+        make_front: FrontMaker,
         kernel_id: str,
         on_step: Callable[[str], None] | None = None,
     ) -> RemoteKernel:
@@ -126,7 +124,7 @@ class RemoteKernel:
             KernelGoneError: there is none any more.
             AlbedoError: the host cannot be reached.
         """
-        kernel = cls(request, kernel_id, endpoints)
+        kernel = cls(request, kernel_id, make_front)
         kernel.on_step = on_step
         try:
             await kernel._link.attach()
@@ -270,7 +268,7 @@ class RemoteKernel:
 
     def connection_info(self) -> dict[str, Any]:
         """Return what local clients need to connect."""
-        return self._relay.connection_info()
+        return self._front.connection_info()
 
     async def wait(self) -> int:
         """Wait until the kernel's process has ended, and return its exit code."""
@@ -291,7 +289,7 @@ class RemoteKernel:
             LinkAwayError: not confirmed in time because the host is out of reach; it stays meant for that cell.
             AlbedoError: it could not be sent.
         """
-        running = self._relay.running if signum == signal.SIGINT else []
+        running = self._front.running if signum == signal.SIGINT else []
         cell = running[0]["msg_id"] if running else None
         call = self._link.call("signal", timeout, signum=int(signum), cell=cell)
         if self._link.attached or signum != signal.SIGINT:
@@ -299,7 +297,7 @@ class RemoteKernel:
             return
         in_background(call)
         for header in running[:1]:
-            self._relay.tell(
+            self._front.tell(
                 header,
                 f"[albedo] {self.host} is out of reach ({self.away}): the interrupt is delivered when it is back.\n",
             )
@@ -330,10 +328,10 @@ class RemoteKernel:
             await self._start_over()
         else:
             self._set_facts(answer["kernel"])
-        self._relay.give_up(None)
+        self._front.give_up(None)
         self._expected = False
         await self._until_running()
-        self._relay.alive = True  # not earlier: a request to end that was meant for the old one may still come
+        self._front.alive = True  # not earlier: a request to end that was meant for the old one may still come
 
     async def _ask_any_keeper(self, do: str, **arguments: Any) -> dict[str, Any]:
         """Ask for what may be done twice without harm: a keeper that was killed took the request with it, so the one in
@@ -370,7 +368,7 @@ class RemoteKernel:
             AlbedoError: the host refused.
         """
         self.expect_end()
-        self._relay.close()
+        self._front.close()
         if self._finishing is None:
             self._finishing = asyncio.get_running_loop().create_task(self._finish(term_grace))
             KernelRecords().set_state(self.kernel_id, ENDING)
@@ -397,7 +395,7 @@ class RemoteKernel:
     async def leave(self) -> None:
         """Let go of the kernel without touching it."""
         await self._link.close()
-        self._relay.close()
+        self._front.close()
 
     def expect_end(self) -> None:
         """Note that the kernel's end is wanted: nobody has to be told why it ended.
@@ -412,13 +410,13 @@ class RemoteKernel:
     def received(self, channel: int, parts: list[memoryview]) -> None:
         """Pass a message on to local clients."""
         if channel != NOTE:
-            self._relay.deliver(channel, parts)
+            self._front.deliver(channel, parts)
             return
         note = json.loads(bytes(parts[0]))
         if note["note"] == "gap":
             self._tell_gap(note)
         elif note["note"] == "exited":
-            told = self._relay.give_up(None if self._expected else f"{self.cause or 'The kernel ended.'}")
+            told = self._front.give_up(None if self._expected else f"{self.cause or 'The kernel ended.'}")
             if told:  # one that is still on its way must not be run by the next kernel, after all
                 in_background(self._link.call("give_up", ids=told))
 
@@ -449,11 +447,11 @@ class RemoteKernel:
 
     def forgotten(self) -> None:
         """Tell the running cells that something may be missing, and find out which of them still run."""
-        for header in self._relay.running:
-            self._relay.tell(
+        for header in self._front.running:
+            self._front.tell(
                 header, f"[albedo] The kernel's keeper on {self.host} was killed: output may be missing here.\n"
             )
-        self._relay.probe()
+        self._front.probe()
 
     def gone(self, error: KernelGoneError) -> None:
         """The host is there, and the kernel is not."""
@@ -461,7 +459,7 @@ class RemoteKernel:
         if error.boot_id and self._boot_id and error.boot_id != self._boot_id:
             self.cause = f"The kernel is gone: {self.host} was restarted."
         self._set_state("exited")
-        self._relay.give_up(None if self._expected else self.cause)
+        self._front.give_up(None if self._expected else self.cause)
 
     def _set_facts(self, kernel: dict[str, Any]) -> None:
         self.pid = kernel["pid"]
@@ -478,29 +476,29 @@ class RemoteKernel:
     def _set_state(self, state: str) -> None:
         self.state = state
         if state == "exited":
-            self._relay.alive = False
+            self._front.alive = False
         elif state == "running" and self.step == "starting":
             self.stepped("attached")
         self._changed.set()
 
     async def tell_user(self, text: str) -> None:
         """Have a line printed on stderr of the cell that runs, else of the next one."""
-        running = self._relay.running
+        running = self._front.running
         if running:
-            self._relay.tell(running[0], text + "\n")
+            self._front.tell(running[0], text + "\n")
         else:
             self.say_at_next_cell(text)
 
     def say_at_next_cell(self, text: str) -> None:
         """Have a line printed on stderr of the next cell that is run, about something the user should know."""
-        self._relay.greeting = text
+        self._front.greeting = text
 
     def _tell_gap(self, gap: dict[str, Any]) -> None:
         try:
             parent = json.loads(gap["parent"])
         except ValueError:
             parent = {}
-        self._relay.tell(
+        self._front.tell(
             parent,
             f"[albedo] {gap['messages']} messages of output ({gap['bytes'] / 1e6:.1f} MB) were given up here: "
             f"more came than {self.host} could hold for this client.\n",

@@ -1,0 +1,59 @@
+"""What stands in front of a kernel on this side: sockets for Jupyter's clients, or a program in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from ..bundle.wire import Buffer
+
+Send = Callable[[int, Sequence[Buffer]], None]
+
+
+class Front(Protocol):
+    """Takes what a kernel says. Used on the I/O thread's loop."""
+
+    alive: bool
+    """Whether the kernel is not known to be dead."""
+
+    greeting: str | None
+    """A line for the next cell that is run, on its stderr."""
+
+    @property
+    def running(self) -> list[dict[str, Any]]:
+        """The headers of the execute requests that have no reply yet, oldest first."""
+
+    def deliver(self, channel: int, parts: Sequence[Buffer]) -> None:
+        """Take a message of the kernel."""
+
+    def tell(self, parent: dict[str, Any], text: str) -> None:
+        """Take a line for stderr of a cell; `parent` is the header of the cell's request."""
+
+    def probe(self) -> None:
+        """Replies may have been lost: find out which of them will never come, and give up on those."""
+
+    def give_up(self, why: str | None, only: set[str] | None = None) -> list[str]:
+        """There will be no more replies: have nobody wait for one.
+
+        Args:
+            why: what the running cells are told; None tells them nothing.
+            only: ids of the requests to give up; None for all.
+
+        Returns:
+            the ids of the requests whose askers were told.
+        """
+
+    def connection_info(self) -> dict[str, Any]:
+        """Return what Jupyter's clients need to connect.
+
+        Raises:
+            AlbedoError: they cannot connect to this one.
+        """
+
+    def close(self) -> None:
+        """Take nothing more."""
+
+
+FrontMaker = Callable[[bytes, str, Send, Callable[[], bool], Callable[[bool], None]], Front]
+"""Makes a front from the key and the signature scheme of the kernel's messages, and from three functions: one to send a
+message to the kernel, one that says whether it can be reached now, and one to have messages wait (True) or come."""
