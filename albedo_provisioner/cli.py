@@ -18,7 +18,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from . import __version__, kernelspecs
 from .commands import hosts, kernels, recover, stop
@@ -28,6 +28,9 @@ from .location import Location
 
 if TYPE_CHECKING:
     from .hosts.check import CheckedLocation
+
+RUN_KERNEL = "run-kernel"
+"""What our kernelspecs' command runs. It is no choice for people, so the parser does not know it."""
 
 _LOCATION_HELP = "where the kernel runs: [user@]host:/absolute/path, host:~/path, or a folder of this machine"
 
@@ -62,8 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # Folders may have names that a terminal's encoding lacks; better escaped than a traceback.
             stream.reconfigure(errors="backslashreplace")
+    words = list(sys.argv[1:] if argv is None else argv)
     try:
-        arguments = _parse(sys.argv[1:] if argv is None else argv)
+        if words[:1] == [RUN_KERNEL]:
+            return _run_kernel(words[1:])
+        arguments = _parse(words)
         status: int = arguments.run(arguments)
         sys.stdout.flush()
         return status
@@ -173,11 +179,6 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--serve", action="store_true", help="only keep the demo host running, to try it from JupyterLab")
     demo.set_defaults(run=_demo)
 
-    # What our kernelspecs' argv runs. Without `help` it is not in the list of commands.
-    run_kernel = commands.add_parser("run-kernel", description="For kernelspecs; not for people.")
-    run_kernel.add_argument("--kernelspec", required=True, metavar="NAME")
-    run_kernel.add_argument("-f", dest="connection_file", required=True, metavar="PATH")
-    run_kernel.set_defaults(run=_run_kernel)
     return parser
 
 
@@ -313,10 +314,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     return run_demo(serve=arguments.serve)
 
 
-def _run_kernel(arguments: argparse.Namespace) -> NoReturn:
-    name = arguments.kernelspec
-    where = next((f" on {k.location}" for k in kernelspecs.find_ours() if k.name == name), "")
-    raise AlbedoError(
-        f"This Jupyter client ignores kernel provisioners, so it cannot start the kernel {name}{where};"
-        " such clients are not supported yet (JupyterLab, Notebook 7, nbclient and jupyter_client 7 or newer are)."
-    )
+def _run_kernel(words: Sequence[str]) -> int:
+    from .commands.run_kernel import main as run_kernel
+
+    return run_kernel(words)

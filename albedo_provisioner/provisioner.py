@@ -11,6 +11,7 @@ import os
 import posixpath
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import traitlets
@@ -127,30 +128,53 @@ class AlbedoProvisioner(KernelProvisionerBase):
             ConfigError: `location` is missing.
             LocationError: it is not a location.
         """
+        manager: Any = self.parent
+        session = manager.session
+        self._request = self.make_request(
+            session.key,
+            session.signature_scheme,
+            given=_given_by_caller(kwargs.pop("env", None)),
+            arguments=kwargs.pop("extra_arguments", ()),
+            kernel_name=getattr(manager, "kernel_name", ""),
+        )
+        # The command is made up on the host, and the local environment stays here. What is left is not for us.
+        return {"cmd": []}
+
+    def make_request(
+        self, key: bytes, signature_scheme: str, given: Mapping[str, str], arguments: Sequence[str], kernel_name: str
+    ) -> KernelRequest:
+        """Return what kernel to start, by the configuration and the kernelspec.
+
+        Args:
+            key: the key that the kernel and its clients sign messages with.
+            signature_scheme: and how.
+            given: variables that the caller set, as templates.
+            arguments: words to add to the kernel's command line.
+            kernel_name: the kernelspec's name.
+
+        Raises:
+            ConfigError: `location` is missing.
+            LocationError: it is not a location.
+        """
         if not self.location:
             raise ConfigError(
                 "The kernelspec's provisioner config has no 'location' (metadata.kernel_provisioner.config.location), "
                 "such as gpu:~/project."
             )
-        manager: Any = self.parent
-        given = _given_by_caller(kwargs.pop("env", None))
-        session = manager.session
-        self._request = KernelRequest(
+        return KernelRequest(
             location=Location.parse(self.location).expanded(),
-            key=session.key,
-            signature_scheme=session.signature_scheme,
+            key=key,
+            signature_scheme=signature_scheme,
             python=self.python,
             env={**given, **self.kernel_spec.env, **self.env},
-            arguments=tuple(kwargs.pop("extra_arguments", ())),
-            kernel_name=getattr(manager, "kernel_name", ""),
+            arguments=tuple(arguments),
+            kernel_name=kernel_name,
             grace=self.grace,
             hold=self.hold,
             journal_cells=self.journal_cells,
             journal_bytes=self.journal_bytes,
             notebook=given.get("JPY_SESSION_NAME", "").replace("$$", "$"),
         )
-        # The command is made up on the host, and the local environment stays here. What is left is not for us.
-        return {"cmd": []}
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Start the kernel on its host, or start it anew with its keeper and the clients' connections as they are.

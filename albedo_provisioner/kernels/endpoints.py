@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import zmq
 from jupyter_core.paths import jupyter_runtime_dir
@@ -22,19 +22,40 @@ from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN
 HEARTBEAT = 0
 """The heartbeat's number among the channels; it never leaves this machine."""
 
-_NAMES = {SHELL: "shell", IOPUB: "iopub", STDIN: "stdin", CONTROL: "control", HEARTBEAT: "hb"}
+NAMES = {SHELL: "shell", IOPUB: "iopub", STDIN: "stdin", CONTROL: "control", HEARTBEAT: "hb"}
 _NUMBERS = {SHELL: 1, IOPUB: 2, STDIN: 3, CONTROL: 4, HEARTBEAT: 5}
 _LONGEST = 90  # of about 104 bytes that a unix socket's path may have, with room for the sockets' names
 _OURS = re.compile(r"albedo-(\d+)-")
 
 
+class Addresses(Protocol):
+    """Where the relay's sockets are bound."""
+
+    linger: int
+    """Milliseconds for which closed sockets go on handing out what clients have not got yet."""
+
+    def bind(self, channel: int, socket: zmq.Socket[bytes]) -> None:
+        """Bind a channel's socket."""
+
+    def publish(self) -> None:
+        """Put what clients connect by in place, as far as it is not."""
+
+    def connection_info(self, key: bytes, signature_scheme: str) -> dict[str, Any]:
+        """Return what clients need to connect."""
+
+    def remove(self) -> None:
+        """Remove what was made; the sockets must be closed."""
+
+
 class Endpoints:
-    """The local addresses of one kernel.
+    """The local addresses of one kernel, chosen here.
 
     Args:
         kind: "ipc" or "tcp"; None takes ipc where there is such a thing.
         encrypt: protect ipc with Curve keys as well; tcp always is.
     """
+
+    linger = 0
 
     def __init__(self, kind: str | None = None, encrypt: bool = False) -> None:
         self.kind = kind or ("ipc" if zmq.has("ipc") else "tcp")
@@ -70,7 +91,7 @@ class Endpoints:
         info: dict[str, Any] = {
             "transport": self.kind,
             "ip": f"{self._folder}/k" if self.kind == "ipc" else "127.0.0.1",
-            **{f"{_NAMES[channel]}_port": port for channel, port in self._ports.items()},
+            **{f"{NAMES[channel]}_port": port for channel, port in self._ports.items()},
             "key": key,
             "signature_scheme": signature_scheme,
         }

@@ -16,7 +16,7 @@ from jupyter_client.session import Session
 
 from ..bundle.messages import DELIMITER, HEADER, PARENT, json_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
-from .endpoints import HEARTBEAT, Endpoints
+from .endpoints import HEARTBEAT, Addresses
 from .front import FrontMaker, Send
 from .publisher import Publisher
 
@@ -33,13 +33,23 @@ def _shared_context() -> zmq.Context[zmq.Socket[bytes]]:
     return context
 
 
-def relay_at(endpoints: Endpoints) -> FrontMaker:
-    """Return what makes a relay with its sockets at `endpoints`."""
+def hand_out_the_rest() -> None:
+    """Wait until the clients of closed relays have what was still on its way to them, as far as `linger` allows.
+
+    For a process that ends with its kernel; no relay can be made in it after this.
+    """
+    context = _contexts.get(os.getpid())
+    if context is not None:
+        context.term()
+
+
+def relay_at(endpoints: Addresses, on_shutdown: Callable[[], None] = lambda: None) -> FrontMaker:
+    """Return what makes a relay with its sockets at `endpoints`; see `Relay` for `on_shutdown`."""
 
     def make(
         key: bytes, scheme: str, send: Send, reachable: Callable[[], bool], paused: Callable[[bool], None]
     ) -> Relay:
-        return Relay(endpoints, key, scheme, send, reachable, paused)
+        return Relay(endpoints, key, scheme, send, reachable, paused, on_shutdown)
 
     return make
 
@@ -55,16 +65,18 @@ class Relay:
         reachable: says whether the kernel can be reached now.
         paused: called with True when messages for clients should wait because one of them reads too slowly, and with
             False when they may come again.
+        on_shutdown: called when a client's request to end the kernel is held back here, as it cannot be reached.
     """
 
     def __init__(
         self,
-        endpoints: Endpoints,
+        endpoints: Addresses,
         key: bytes,
         signature_scheme: str,
         send: Send,
         reachable: Callable[[], bool],
         paused: Callable[[bool], None],
+        on_shutdown: Callable[[], None] = lambda: None,
     ) -> None:
         self.alive = True
         """Whether heartbeats are answered."""
@@ -73,6 +85,7 @@ class Relay:
         self._endpoints = endpoints
         self._send = send
         self._reachable = reachable
+        self._on_shutdown = on_shutdown
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
@@ -102,7 +115,7 @@ class Relay:
         self._publisher.close()
         for socket in self._sockets.values():
             loop.remove_reader(socket.FD)
-            socket.close(0)
+            socket.close(self._endpoints.linger)
         self._sockets = {}
         self._endpoints.remove()
 
@@ -122,6 +135,7 @@ class Relay:
                 elif channel == CONTROL and not (self.alive and self._reachable()) and _is_shutdown(parts):
                     # Ending a kernel is seen to by its provisioner, exactly once. This one would come much later, to a
                     # kernel whose restart was refused, or to the one that takes a dead kernel's place.
+                    self._on_shutdown()
                     continue
                 self._send(channel, parts)
 

@@ -62,6 +62,7 @@ class RemoteKernel:
         self._words = ""  # what the kernel printed at its end
         self._finishing: asyncio.Task[dict[str, Any]] | None = None
         self._expected = False  # whether its end was asked for
+        self._silent = False  # whether there is nothing more to come from a kernel that has ended
         self._changed = asyncio.Event()
         self._transport = HostPool.get().transport_for(request.location.host)
         self._link = self._new_link()
@@ -277,6 +278,16 @@ class RemoteKernel:
             await self._changed.wait()
         return code
 
+    async def wait_for_silence(self, seconds: float) -> None:
+        """Wait, at most so long, until all that a kernel said before it ended has been passed on."""
+        try:
+            async with asyncio.timeout(seconds):
+                while not self._silent:
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            log.warning("%s: the last messages of the kernel may be missing.", self.host)
+
     # -- acting on it ----------------------------------------------------------------------------------------
 
     async def signal(self, signum: int, timeout: float | None = None) -> None:
@@ -329,7 +340,7 @@ class RemoteKernel:
         else:
             self._set_facts(answer["kernel"])
         self._front.give_up(None)
-        self._expected = False
+        self._expected = self._silent = False
         await self._until_running()
         self._front.alive = True  # not earlier: a request to end that was meant for the old one may still come
 
@@ -419,6 +430,7 @@ class RemoteKernel:
             told = self._front.give_up(None if self._expected else f"{self.cause or 'The kernel ended.'}")
             if told:  # one that is still on its way must not be run by the next kernel, after all
                 in_background(self._link.call("give_up", ids=told))
+            self._fall_silent()
 
     def greeted(self, hello: dict[str, Any]) -> None:
         """Take the keeper's greeting."""
@@ -460,6 +472,11 @@ class RemoteKernel:
             self.cause = f"The kernel is gone: {self.host} was restarted."
         self._set_state("exited")
         self._front.give_up(None if self._expected else self.cause)
+        self._fall_silent()
+
+    def _fall_silent(self) -> None:
+        self._silent = True
+        self._changed.set()
 
     def _set_facts(self, kernel: dict[str, Any]) -> None:
         self.pid = kernel["pid"]
