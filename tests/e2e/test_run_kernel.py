@@ -95,7 +95,7 @@ class TestItsEnd:
     def test_it_exits_as_its_kernel_did_and_the_cell_is_told_why(self, any_host: Host) -> None:
         """K5."""
         with launched(any_host.location()) as kernel:
-            request = kernel.begin("print('begun', flush=True)\nimport os\nos._exit(7)")
+            request = kernel.client.execute("import os\nos._exit(7)")
             assert kernel.reply(request)["ename"] == "KernelDied"
             text = "".join(m["content"]["text"] for m in kernel.outputs(request) if m["msg_type"] == "stream")
             assert "exit status 7" in text
