@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import io
 import json
 import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import __version__, kernelspecs
 from .commands import hosts, kernels, recover, stop
@@ -38,7 +39,8 @@ _ADD_DESCRIPTION = """\
 Add a kernel on another host to Jupyter's kernel picker.
 
 The location is checked on its host first: that it can be reached over ssh (as your ssh config says), that the folder
-is there, and that Python 3.11 or newer with ipykernel is.
+is there, and that Python 3.11 or newer is. If that Python has no ipykernel, ipykernel and what it needs are put beside
+it, below ~/.albedo-remote there; the Python itself stays as it is, and its own packages come first.
 """
 
 _ADD_EXAMPLES = """\
@@ -144,6 +146,12 @@ def _parser() -> argparse.ArgumentParser:
         help="how long an idle kernel stays when nobody is linked to it (default: 86400, a day)",
     )
     add.add_argument(
+        "--no-provide",
+        dest="provide",
+        action="store_false",
+        help="put no packages on the host: refuse a Python that has no ipykernel of its own",
+    )
+    add.add_argument(
         "--no-check", dest="check", action="store_false", help="write the kernelspec without asking the host anything"
     )
     add.add_argument(
@@ -203,10 +211,10 @@ def _add(arguments: argparse.Namespace) -> int:
     location = Location.parse(arguments.location).expanded()
     display_name = arguments.display_name
     # Before the host is asked: what is wrong on this side can be said at once.
-    settings = kernelspecs.Settings(location, arguments.python, dict(arguments.env), arguments.grace)
+    settings = kernelspecs.Settings(location, arguments.python, dict(arguments.env), arguments.grace, arguments.provide)
     if arguments.check:
-        checked = _check(location, arguments.python)
-        settings = kernelspecs.Settings(checked.location, settings.python, settings.env, settings.grace)
+        checked = _check(settings)
+        settings = dataclasses.replace(settings, location=checked.location)
         display_name = display_name or kernelspecs.default_display_name(checked.location, checked.home)
     elif display_name is None and not location.is_remote:
         display_name = kernelspecs.default_display_name(location, os.path.expanduser("~"))
@@ -223,18 +231,14 @@ def _add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(location: Location, python: str | None) -> CheckedLocation:
+def _check(settings: kernelspecs.Settings) -> CheckedLocation:
     from .hosts.check import check_location
 
+    location = settings.location
     with _progress(f"connecting to {location.host} ..." if location.is_remote else "checking this machine ..."):
-        checked = check_location(location, python)
-    if checked.ipykernel_version is None:
-        host = location.host or "this machine"
-        raise KernelStartError(
-            host,
-            f"Python {checked.python_version} on {host} ({checked.python}) has no ipykernel. {checked.mending} "
-            "(--no-check adds the kernel anyway.)",
-        )
+        checked = check_location(location, settings.python)
+    if checked.without is not None:
+        _provide(settings, checked, checked.without)
     return checked
 
 
@@ -242,6 +246,44 @@ def _note_host(host: str) -> None:
     from .hosts.recent import RecentHosts
 
     RecentHosts().note(host)
+
+
+def _provide(settings: kernelspecs.Settings, checked: CheckedLocation, without: dict[str, Any]) -> None:
+    """Put packages on a host that lacks them, or refuse it."""
+    host = settings.location.host or "this machine"
+    if not settings.provide:
+        from .hosts.refusals import lacks_packages
+
+        raise KernelStartError(host, f"{lacks_packages(host, without)} (--no-check adds the kernel anyway.)")
+    from .hosts.provide import provide_at
+
+    with _counter() as tell:
+        wheels = provide_at(settings.location, settings.python, without, tell)
+    print(
+        f"Python {checked.python_version} on {host} ({checked.python}) has no ipykernel: {len(wheels.wheels)} packages "
+        f"({wheels.size / 1e6:.1f} MB) were put below ~/.albedo-remote there, behind its own."
+    )
+
+
+@contextlib.contextmanager
+def _counter() -> Iterator[Callable[[object], None]]:
+    """Give a function that shows how far something is: in one line of a terminal, and nowhere else."""
+    if not sys.stderr.isatty():
+        with _progress("putting ipykernel and what it needs on the host ..."):
+            yield lambda progress: None
+        return
+    width = 0
+
+    def tell(progress: object) -> None:
+        nonlocal width
+        text = str(progress)
+        print(f"\r{text.ljust(width)}", end="", file=sys.stderr, flush=True)
+        width = len(text)
+
+    try:
+        yield tell
+    finally:
+        print(file=sys.stderr)
 
 
 @contextlib.contextmanager

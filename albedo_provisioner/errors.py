@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class AlbedoError(Exception):
     """Base of all errors of this package. `str()` is one sentence or two, fit for a dialog box."""
@@ -69,6 +71,18 @@ class KernelStartError(HostError):
     """The kernel could not be started on a host that is otherwise fine (ipykernel missing, kernel died at once)."""
 
     state = "ready"
+
+
+class PackagesMissingError(KernelStartError):
+    """The interpreter on the host has no ipykernel or no pyzmq, and none was put there for it.
+
+    Attributes:
+        report: what the host said of the interpreter (`without` in `bundle/entry.py`); empty in a copy.
+    """
+
+    def __init__(self, host: str, message: str, detail: str = "", report: dict[str, Any] | None = None) -> None:
+        super().__init__(host, message, detail)
+        self.report = report or {}
 
 
 class KernelExistsError(KernelStartError):

@@ -45,6 +45,7 @@ class Settings:
         python: interpreter on the host: a path, or a name looked up there. None: the host's own `python3`.
         env: variables to set for the kernel.
         grace: seconds for which the kernel stays when nobody is linked to it. None: the provisioner's default.
+        provide: whether a host whose interpreter has no ipykernel is given one.
 
     Raises:
         ConfigError: (on construction) a setting is malformed.
@@ -54,6 +55,7 @@ class Settings:
     python: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     grace: float | None = None
+    provide: bool = True
 
     def __post_init__(self) -> None:
         if self.python is not None and (
@@ -79,6 +81,8 @@ class Settings:
             config["env"] = dict(self.env)
         if self.grace is not None:
             config["grace"] = int(self.grace) if self.grace == int(self.grace) else self.grace
+        if not self.provide:
+            config["provide"] = False
         return config
 
 

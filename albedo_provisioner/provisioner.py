@@ -12,7 +12,7 @@ import posixpath
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import traitlets
 from jupyter_client.connect import KernelConnectionInfo
@@ -27,6 +27,9 @@ from .kernels.relay import relay_at
 from .kernels.remote import RemoteKernel
 from .kernels.request import KernelRequest
 from .location import Location
+
+if TYPE_CHECKING:
+    from .hosts.provide import Progress
 
 SIGNAL_TIMEOUT = 10.0
 """Seconds that a signal's confirmation is waited for. It is delivered, exactly once, even when it takes longer."""
@@ -86,6 +89,10 @@ class AlbedoProvisioner(KernelProvisionerBase):
         allow_none=True,
         help="Bytes that the kept cells may have altogether. Default: 33554432, 32 MiB.",
     ).tag(config=True)
+    provide = traitlets.Bool(
+        True,
+        help="Whether a host whose interpreter has no ipykernel is given one, behind the interpreter's own packages.",
+    ).tag(config=True)
     reattach = traitlets.Bool(
         True,
         help="Whether a notebook whose server was killed finds its kernel again, variables and all, at the next start.",
@@ -114,6 +121,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._request: KernelRequest | None = None
         self._waited = False
         self._step = "ended"  # while there is no kernel yet, or no more
+        self._progress: Progress | None = None
         try:
             super().__init__(**kwargs)
         except traitlets.TraitError as error:
@@ -173,6 +181,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             hold=self.hold,
             journal_cells=self.journal_cells,
             journal_bytes=self.journal_bytes,
+            provide=self.provide,
             notebook=given.get("JPY_SESSION_NAME", "").replace("$$", "$"),
         )
 
@@ -197,8 +206,17 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._step = step
         self.log.info("Kernel %s on %s: %s", self.kernel_id, self.location, step)
 
+    def _told_progress(self, progress: Progress | None) -> None:
+        before, self._progress = self._progress, progress
+        if progress is None:
+            return
+        # A line for what is new and for each quarter of the way: it may take minutes over a slow connection.
+        if before is None or before.all != progress.all or before.quarter != progress.quarter:
+            self.log.info("Kernel %s on %s: staging, %s", self.kernel_id, self.location, progress)
+
     async def _start(self, request: KernelRequest) -> RemoteKernel:
-        return await RemoteKernel.start(request, self._front(), self._told, self.kernel_id or None)
+        front = self._front()
+        return await RemoteKernel.start(request, front, self._told, self.kernel_id or None, self._told_progress)
 
     async def _find_again(self, request: KernelRequest) -> RemoteKernel | None:
         """Take up the notebook's kernel of an earlier server that was killed, if there is one that lives."""
@@ -366,10 +384,15 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     @property
     def status(self) -> dict[str, Any]:
-        """What is known of the kernel at this moment, without asking anybody: step, host, process, link."""
-        kernel = self._kernel
+        """What is known of the kernel at this moment, without asking anybody: step, host, process, link.
+
+        While packages are put on the host, `staged` has the bytes that are there and those that are to be; the latter
+        are None while the packages are still being fetched.
+        """
+        kernel, progress = self._kernel, self._progress
         if kernel is None:
-            return {"step": self._step, "location": self.location}
+            staged = {} if progress is None else {"staged": (progress.done, progress.all)}
+            return {"step": self._step, "location": self.location, **staged}
         return {
             "step": kernel.step,
             "location": self.location,

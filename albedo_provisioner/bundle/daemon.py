@@ -14,7 +14,7 @@ import sys
 from typing import Any, NoReturn
 
 from . import processes, rundir
-from .entry import missing, pip_may_install
+from .entry import missing, without
 from .spawn import folder_path, spawn
 
 TYPE_CHECKING = False  # not from typing: see processes.py
@@ -44,9 +44,9 @@ def main(
         keeper = _begin(path, request, listener, adopted)
         if isinstance(keeper, dict):
             _undo(path, request["kernel_id"], adopted)
-            os.write(told, json.dumps(keeper).encode())
+            _tell(told, keeper)
         else:
-            os.write(told, b"{}")
+            _tell(told, {})
             os.close(told)
             told = -1
             keeper.run()
@@ -57,9 +57,15 @@ def main(
         traceback.print_exc()
         if told >= 0:
             _undo(path, request["kernel_id"], adopted)
-            os.write(told, json.dumps({"error": "keeper", "detail": f"{type(error).__name__}: {error}"}).encode())
+            _tell(told, {"error": "keeper", "detail": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(status)  # not back into the bridge's code, which we are a copy of
+
+
+def _tell(descriptor: int, answer: dict[str, Any]) -> None:
+    data = json.dumps(answer).encode()
+    while data:
+        data = data[os.write(descriptor, data) :]
 
 
 def _begin(
@@ -79,7 +85,7 @@ def _begin(
     subreaper = _become_subreaper()
     lacking = missing(["zmq", *request.get("needs", ())])
     if lacking:
-        return {"error": "packages", "lacking": lacking, "python": sys.executable, "pip": pip_may_install()}
+        return {"error": "packages", **without(lacking)}
     from .keeper import Keeper
 
     keeper = Keeper(path, request, listener, wake, subreaper)

@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from . import rundir
+from . import rundir, wheels
 from .spawn import boot_id, folder_path
 from .wire import REPORT, json_frame
 
@@ -23,7 +23,14 @@ def main(request: dict[str, Any]) -> None:
     """Serve one request; the dictionary is what `hosts/bootstrap.py` sent."""
     from . import bridge
 
-    actions = {"start": bridge.start, "attach": bridge.attach, "check": check, "list": list_kernels, "end": end}
+    actions = {
+        "start": bridge.start,
+        "attach": bridge.attach,
+        "check": check,
+        "list": list_kernels,
+        "end": end,
+        "stage": stage,
+    }
     actions[request["do"]](request)
 
 
@@ -55,13 +62,17 @@ def folder(text: str) -> str:
 
 
 def missing(names: list[str]) -> list[str]:
-    """Return which of these packages this interpreter lacks. The interpreter was started without its site
-    directories, to be quick; they are added here, as any Python program has them.
+    """Return which of these packages this interpreter lacks, although those that were put here for it are added where
+    it has not got all itself. The interpreter was started without its site directories, to be quick; they are added
+    here, as any Python program has them.
     """
     import site
 
     site.main()
-    return [name for name in names if importlib.util.find_spec(name) is None]
+    lacking = [name for name in names if importlib.util.find_spec(name) is None]
+    if lacking and wheels.put_on_path():
+        lacking = [name for name in lacking if importlib.util.find_spec(name) is None]
+    return lacking
 
 
 def pip_may_install() -> bool:
@@ -72,6 +83,18 @@ def pip_may_install() -> bool:
         return False
     in_environment = sys.prefix != sys.base_prefix
     return in_environment or not os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
+
+
+def without(lacking: list[str]) -> dict[str, Any]:
+    """Return what a client has to know when this interpreter lacks packages; `missing` has been called."""
+    return {"lacking": lacking, "python": sys.executable, "pip": pip_may_install(), "facts": wheels.facts()}
+
+
+def stage(request: dict[str, Any]) -> None:
+    """Take packages for interpreters that lack them."""
+    from . import staging
+
+    staging.stage(request)
 
 
 def check(request: dict[str, Any]) -> None:
@@ -90,8 +113,8 @@ def check(request: dict[str, Any]) -> None:
             "python": sys.executable,
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "ipykernel_version": version,
-            "lacking": lacking,
             "pip": pip_may_install(),
+            "without": without(lacking) if lacking else None,
         }
     )
 

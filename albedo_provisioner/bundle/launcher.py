@@ -1,15 +1,16 @@
 """Starts the Python kernel. Run as a script, by the interpreter that the kernel is for, in the kernel's folder.
 
-Three things make it differ from `python -m ipykernel_launcher`:
+Four things make it differ from `python -m ipykernel_launcher`:
 
 - `import albedo_bundle` must work in a kernel, but our directory must not come before the user's packages, nor reach
   the processes that the kernel starts: so it is appended to this process's path, and PYTHONPATH stays as it was.
+- An interpreter without ipykernel or pyzmq gets those that were put on this host for it (wheels.py), in the same way.
 - The kernel's output socket drops messages beyond a queue of 1,000, silently. The keeper reads at any speed, but when
   the processors are busy a cell can be that far ahead of it for a moment; so the queue is made longer.
 - ipykernel takes output of forked children on a TCP port of its own, also when its channels are ipc. Here that is a
   socket in the kernel's private directory too.
 
-The latter two change ipykernel from outside; where a version of it is made differently, it stays as it is.
+The last two change ipykernel from outside; where a version of it is made differently, it stays as it is.
 """
 
 import json
@@ -29,7 +30,14 @@ def main() -> None:
         del sys.path[0]
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
-    from ipykernel.kernelapp import IPKernelApp
+    try:
+        from ipykernel.kernelapp import IPKernelApp
+    except ModuleNotFoundError as error:
+        from albedo_bundle import wheels  # type: ignore[import-not-found,unused-ignore]
+
+        if error.name not in ("ipykernel", "zmq") or not wheels.put_on_path():
+            raise
+        from ipykernel.kernelapp import IPKernelApp
 
     lengthen_queue(IPKernelApp)
     with open(sys.argv[sys.argv.index("-f") + 1]) as file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from ..bundle.wire import Frame, FrameReader, ProtocolError
 from ..errors import KernelStartError, UnreachableError
@@ -12,7 +12,7 @@ from ..location import Location
 from . import io_thread
 from .activity import Activity
 from .pool import HostPool
-from .refusals import ended_early, mending, refused
+from .refusals import ended_early, refused
 from .transport import Exit
 from .visit import Visit
 
@@ -29,8 +29,8 @@ class CheckedLocation:
         home: the account's home on the host.
         python: path of the interpreter there.
         python_version: its version, like "3.12.4".
-        ipykernel_version: the version of ipykernel that it has, or None.
-        mending: how to get ipykernel there, a sentence with a command.
+        ipykernel_version: the version of ipykernel that it has or was given, or None.
+        without: what the host says of the interpreter when it lacks packages (`without` in `bundle/entry.py`).
     """
 
     location: Location
@@ -38,7 +38,7 @@ class CheckedLocation:
     python: str
     python_version: str
     ipykernel_version: str | None
-    mending: str
+    without: dict[str, Any] | None
 
 
 def check_location(location: Location, python: str | None = None) -> CheckedLocation:
@@ -63,11 +63,23 @@ async def _check(location: Location, python: str | None) -> CheckedLocation:
         found["python"],
         found["python_version"],
         found["ipykernel_version"],
-        mending(location.host or "this machine", found["python"], found["pip"]),
+        found["without"],
     )
 
 
-async def ask(host: str | None, request: dict[str, Any], python: str | None = None) -> dict[str, Any]:
+class Parcel(Protocol):
+    """Something that goes with a request, once the host asks for it."""
+
+    def heard(self, visit: Visit, report: dict[str, Any]) -> bool:
+        """Take what the host says on the way to its answer; False for what is the answer."""
+
+    def writable(self, yes: bool) -> None:
+        """Pause sending, or go on."""
+
+
+async def ask(
+    host: str | None, request: dict[str, Any], python: str | None = None, parcel: Parcel | None = None
+) -> dict[str, Any]:
     """Have a host answer a request that needs no keeper; on the I/O thread.
 
     Raises:
@@ -87,9 +99,11 @@ async def ask(host: str | None, request: dict[str, Any], python: str | None = No
                 )
             return
         for report in frames:
-            if "need" in report:
+            if report.get("need") == "bundle":
                 activity.enter(visit.host, visit, "staging")
                 visit.send_bundle()
+            elif parcel is not None and parcel.heard(visit, report):
+                limit.reschedule(asyncio.get_running_loop().time() + ANSWER_TIMEOUT)
             elif not answer.done():
                 answer.set_result(report)
 
@@ -97,13 +111,22 @@ async def ask(host: str | None, request: dict[str, Any], python: str | None = No
         if not answer.done():
             answer.set_exception(ended_early(visit.host, how, printed, python))
 
-    visit = Visit(HostPool.get().transport_for(host), request, python, received=received, closed=closed)
+    visit = Visit(
+        HostPool.get().transport_for(host),
+        request,
+        python,
+        received=received,
+        closed=closed,
+        writable=parcel.writable if parcel is not None else lambda _: None,
+    )
     activity = Activity.get()
     activity.enter(visit.host, visit, "connecting")
+    limit = asyncio.timeout(None)
     try:
-        await visit.open()
-        activity.enter(visit.host, visit, "asking")
-        async with asyncio.timeout(ANSWER_TIMEOUT):
+        async with limit:
+            await visit.open()
+            activity.enter(visit.host, visit, "asking" if parcel is None else "staging")
+            limit.reschedule(asyncio.get_running_loop().time() + ANSWER_TIMEOUT)
             report = await answer
     except TimeoutError:
         raise UnreachableError(

@@ -15,6 +15,7 @@ from ..errors import (
     KernelExistsError,
     KernelGoneError,
     KernelStartError,
+    PackagesMissingError,
     StagingError,
     UnreachableError,
     UnsupportedHostError,
@@ -34,13 +35,7 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     if kind == "folder":
         return FolderError(host, f"The folder {report['path']} on {host} cannot be used: {detail}.", detail)
     if kind == "packages":
-        interpreter = report["python"]
-        lacking = " and ".join("pyzmq" if name == "zmq" else name for name in report["lacking"])
-        return KernelStartError(
-            host,
-            f"{interpreter} on {host} has no {lacking}. {mending(host, interpreter, report['pip'])}",
-            f"no {lacking}",
-        )
+        return lacks_packages(host, report)
     if kind == "spawn":
         program = report["argv"][0] if report.get("argv") else "the kernel"
         return KernelStartError(host, f"{program} could not be run on {host}: {detail}.", detail)
@@ -62,6 +57,26 @@ def old_python(host: str, python: str, version: str) -> UnsupportedHostError:
         f"{host} has Python {version} ({python}), and python >= 3.11 is needed there; name a newer one with the "
         "setting 'python' (jupyter albedo add --python PATH).",
         f"python {version} ({python}), and python >= 3.11 is needed",
+    )
+
+
+def lacks_packages(host: str, report: dict[str, Any], why_not: str = "") -> PackagesMissingError:
+    """Return the error for an interpreter without ipykernel or pyzmq.
+
+    Args:
+        host: the host as the user spells it; "this machine" for this one.
+        report: what it said of the interpreter (`without` in `bundle/entry.py`).
+        why_not: why they could not be put there from here; empty when that was not tried.
+    """
+    python = report["python"]
+    lacking = " and ".join(sorted("pyzmq" if name == "zmq" else name for name in report["lacking"]))
+    message = f"{python} on {host} has no {lacking}"
+    hint = ""
+    if why_not:
+        message += f", and no packages for it can be fetched on this machine: {why_not}"
+        hint = " A directory of wheels here will do as well: PIP_FIND_LINKS."
+    return PackagesMissingError(
+        host, f"{message}. {mending(host, python, report['pip'])}{hint}", why_not or f"no {lacking}", report
     )
 
 

@@ -9,7 +9,7 @@ import logging
 import signal
 import uuid
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..bundle.wire import NOTE
 from ..errors import (
@@ -18,6 +18,7 @@ from ..errors import (
     KernelExistsError,
     KernelGoneError,
     LinkAwayError,
+    PackagesMissingError,
     UnreachableError,
 )
 from ..hosts.activity import Activity
@@ -29,6 +30,9 @@ from .front import FrontMaker
 from .link import KernelLink
 from .records import ENDING, KernelRecord, KernelRecords
 from .request import NEEDS, KernelRequest
+
+if TYPE_CHECKING:
+    from ..hosts.provide import Progress
 
 log = logging.getLogger("albedo_provisioner.kernels")
 
@@ -49,6 +53,7 @@ class RemoteKernel:
         self.step = ""
         """connecting, staging, starting, attached, reattaching or ended; nothing before its first connection."""
         self.on_step: Callable[[str], None] | None = None
+        self.on_progress: Callable[[Progress | None], None] | None = None
         self.state = "starting"
         """The kernel's process: starting, running or exited."""
         self.exit_code: int | None = None
@@ -86,6 +91,7 @@ class RemoteKernel:
         make_front: FrontMaker,
         on_step: Callable[[str], None] | None = None,
         kernel_id: str | None = None,
+        on_progress: Callable[[Progress | None], None] | None = None,
     ) -> RemoteKernel:
         """Start a kernel; it listens when this returns.
 
@@ -94,12 +100,14 @@ class RemoteKernel:
             make_front: makes what takes what the kernel says: see `relay_at` for local clients.
             on_step: told each step while it lasts.
             kernel_id: its id; None for a fresh one.
+            on_progress: told how far packages are that the host gets first, and None when they are there.
 
         Raises:
             AlbedoError: it could not be started; the message says why and what to do. Nothing is left running.
         """
         kernel = cls(request, kernel_id or str(uuid.uuid4()), make_front)
         kernel.on_step = on_step
+        kernel.on_progress = on_progress
         kernel._put_record()  # first, so that a kernel whose client is killed at any moment can be found again
         try:
             await kernel._make()
@@ -145,10 +153,17 @@ class RemoteKernel:
         """Have the kernel made, once, also when the connection breaks while that is under way."""
         names = ("grace", "hold", "notebook", "journal_cells", "journal_bytes")
         settings = {name: getattr(self.request, name) for name in names}
+        provided = False
         for attempt in range(_START_ATTEMPTS):
             last = attempt == _START_ATTEMPTS - 1
             try:
                 return await self._link.start(self.request.for_host(), NEEDS, settings)
+            except PackagesMissingError as error:
+                if provided or not self.request.provide:
+                    raise
+                await self._provide(error)
+                provided = True
+                continue
             except KernelExistsError:
                 if attempt == 0:
                     raise
@@ -166,6 +181,22 @@ class RemoteKernel:
                     raise
                 await asyncio.sleep(_START_PAUSE * 2**attempt)
         return None
+
+    async def _provide(self, lacking: PackagesMissingError) -> None:
+        """Put on the host what its interpreter lacks. Nothing of the kernel is there meanwhile."""
+        from ..hosts.provide import provide  # most hosts never need it
+
+        self._link.sent_request = False
+        self.stepped("staging")
+        location = self.request.location
+        try:
+            await provide(location.host, self.request.python, lacking, self._progressed)
+        finally:
+            self._progressed(None)
+
+    def _progressed(self, progress: Progress | None) -> None:
+        if self.on_progress is not None:
+            self.on_progress(progress)
 
     async def _until_running(self) -> None:
         """Wait until the kernel listens.

@@ -32,6 +32,7 @@ class KernelRequest:
         notebook: path of the notebook that it is for, if any; a later client finds it by this.
         journal_cells: how many of the newest cells the keeper's journal keeps; None for its default (200).
         journal_bytes: bytes that they may have altogether; None for its default (32 MiB).
+        provide: whether ipykernel is put on a host whose interpreter has none.
     """
 
     location: Location
@@ -46,6 +47,7 @@ class KernelRequest:
     notebook: str = ""
     journal_cells: int | None = None
     journal_bytes: int | None = None
+    provide: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON, the key included."""

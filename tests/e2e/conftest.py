@@ -11,9 +11,11 @@ skipped with the reason, and fail when CI is set.
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -22,12 +24,16 @@ from typing import Any, NoReturn
 
 import leaks
 import pytest
-from account_python import NoPythonError, account_python
+from account_python import NoPythonError, account_python, cache_directory
+from bare import Bare, bare, facts_of
 from faces import Embedded, Host, Local, Real, embedded, own_python, real
 from sshd import SYSTEM_TEMP, Account, Accounts, NoSshdError, SshServer, reserve_accounts
 
 from albedo_provisioner.demo.profiles import write_profiles
 from albedo_provisioner.demo.server import EmbeddedHost
+from albedo_provisioner.hosts import io_thread
+from albedo_provisioner.hosts.host_python import HostPython
+from albedo_provisioner.hosts.wheels import wheel_set
 
 # Hosts never share a name, so that what one test learnt about its host is not believed by the next.
 _numbers = itertools.count(1)
@@ -202,6 +208,57 @@ def sshd_server(accounts: Accounts) -> Iterator[SshServer]:
 def sshd_host(workspace: Workspace, accounts: Accounts, sshd_server: SshServer, sshd_python: Path) -> Iterator[Real]:
     """Return ann's account on a real sshd."""
     yield from _account_host("ann", accounts.ann, workspace, sshd_server, sshd_python)
+
+
+@pytest.fixture
+def full_home(sshd_host: Real) -> Iterator[Callable[[int], None]]:
+    """Return a function that puts the home on the real sshd on a disk of so many bytes."""
+    mounted = []
+
+    def mount(size: int) -> None:
+        home, account = sshd_host.home, sshd_host.account
+        profile = (home / ".profile").read_text()
+        options = f"size={size},uid={account.uid},gid={account.gid},mode=750"
+        result = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(home)], check=False)
+        if result.returncode:
+            pytest.skip("a disk cannot be mounted here")
+        mounted.append(home)
+        sshd_host.write(".profile", profile)
+
+    yield mount
+    for home in mounted:
+        subprocess.run(["umount", "--lazy", str(home)], check=True)
+
+
+@pytest.fixture(scope="session")
+def kept_packages(sshd_python: Path) -> Path:
+    """Return the directory in which packages for the accounts' interpreter are kept, fetched once for all runs."""
+    home = cache_directory() / "albedo-home"
+    with (cache_directory() / "packages.lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        patch.setenv("ALBEDO_HOME", str(home))
+        patch.setenv("PIP_CACHE_DIR", str(cache_directory() / "pip"))
+        facts = HostPython.from_facts({**facts_of(sshd_python), "own": {}})
+        return io_thread.run_blocking(wheel_set(facts)).directory.parent
+
+
+@pytest.fixture
+def bare_host(
+    workspace: Workspace,
+    sshd_host: Real,
+    full_home: Callable[[int], None],
+    kept_packages: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Bare]:
+    """Return ann's account with an interpreter that has neither ipykernel nor pip, the packages being kept here.
+
+    Its home is in memory: there are thousands of small files in the packages.
+    """
+    full_home(1 << 30)
+    monkeypatch.setenv("PIP_CACHE_DIR", str(cache_directory() / "pip"))
+    shutil.copytree(kept_packages, workspace.albedo_home / "wheels")
+    yield bare(sshd_host)
+    workspace.check(sshd_host)
 
 
 @pytest.fixture

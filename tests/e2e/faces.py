@@ -19,6 +19,7 @@ from albedo_provisioner.demo.profiles import LOGIN_FILES, greet
 from albedo_provisioner.demo.server import EmbeddedHost
 
 _BUNDLE = re.compile(r"[0-9a-f]{16}")
+_OF_WHEELS = re.compile(r"(for-)?[0-9a-f]{16}")
 
 
 @dataclass
@@ -129,11 +130,13 @@ class Host:
     # What is left
 
     def leftovers(self) -> list[str]:
-        """Return what would be left on the host if the test ended now, in words; bundles may stay."""
+        """Return what would be left on the host if the test ended now, in words; bundles and packages may stay."""
         found = [str(process) for process in self.processes()]
         for path in _entries(self.home / ".albedo-remote"):
             if path.name == "run":
                 found += [f"{each} on the host" for each in _entries(path)]
+            elif path.name == "wheels":
+                found += [f"{each} on the host" for each in _entries(path) if not _OF_WHEELS.fullmatch(each.name)]
             elif not (path.is_dir() and _BUNDLE.fullmatch(path.name)):
                 found.append(f"{path} on the host")
         return found + [f"{path} on the host" for path in sorted(self._temporary_files())]

@@ -6,9 +6,8 @@ import asyncio
 import re
 import shutil
 import socket
-import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +24,7 @@ from albedo_provisioner.errors import (
     FolderError,
     KernelStartError,
     LocationError,
+    PackagesMissingError,
     SignInError,
     StagingError,
     UnreachableError,
@@ -175,13 +175,13 @@ class TestTheInterpreter:
             host=remote_host,
         )
 
-    async def test_has_no_ipykernel(self, remote_host: Host) -> None:
+    async def test_has_no_ipykernel_and_must_not_be_given_one(self, remote_host: Host) -> None:
         venv = remote_host.home / "bare"
         assert remote_host.run([str(remote_host.python), "-m", "venv", "--without-pip", str(venv)]).returncode == 0
-        config = {"python": str(venv / "bin" / "python3")}
+        config = {"python": str(venv / "bin" / "python3"), "provide": False}
         await refusal(
             remote_host.location(),
-            KernelStartError,
+            PackagesMissingError,
             str(remote_host.alias),
             "ipykernel",
             "pip install",
@@ -286,25 +286,6 @@ class TestOurFiles:
                 pass
         assert str(sshd_host.alias) in str(caught.value)
         assert settled(sshd_host.leftovers) == []
-
-    @pytest.fixture
-    def full_home(self, sshd_host: Real) -> Iterator[Callable[[int], None]]:
-        """Return a function that puts the account's home on a disk of so many bytes."""
-        mounted = []
-
-        def mount(size: int) -> None:
-            home, account = sshd_host.home, sshd_host.account
-            profile = (home / ".profile").read_text()
-            options = f"size={size},uid={account.uid},gid={account.gid},mode=750"
-            result = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(home)], check=False)
-            if result.returncode:
-                pytest.skip("a disk cannot be mounted here")
-            mounted.append(home)
-            sshd_host.write(".profile", profile)
-
-        yield mount
-        for home in mounted:
-            subprocess.run(["umount", "--lazy", str(home)], check=True)
 
 
 class TestTheKernelspec:
