@@ -246,13 +246,13 @@ def test_a_folder_that_is_not_there_is_refused_and_nothing_is_written(any_host: 
     assert names() == []
 
 
-def test_a_python_without_ipykernel_is_refused_with_the_command_that_mends_it(
+def test_a_python_that_has_and_gets_no_ipykernel_is_refused_with_the_command_that_mends_it(
     local_host: Host, capsys: Capture, tmp_path: Path
 ) -> None:
     bare = tmp_path / "bare"
     venv.EnvBuilder(symlinks=True, with_pip=False).create(bare)
     folder = local_host.make_folder("proj")
-    message = refused(capsys, "add", str(folder), "--python", str(bare / "bin" / "python"))
+    message = refused(capsys, "add", str(folder), "--no-provide", "--python", str(bare / "bin" / "python"))
     assert "no ipykernel" in message
     assert f"{bare}/bin/python -m venv" in message, "there is no pip in it, so an environment is to be made"
     assert "pip install ipykernel" in message
