@@ -27,3 +27,10 @@ def ssh_command(host: str) -> str:
     config = ssh_config_path()
     name = host.replace("[", "").replace("]", "")  # ssh takes an IPv6 address without the brackets
     return shlex.join(["ssh", "-F", str(config), name] if config else ["ssh", name])
+
+
+def login_command(host: str) -> str:
+    """Return what to type in a terminal to sign in to the host, with the same config file as ours."""
+    config = ssh_config_path()
+    named = f"ALBEDO_SSH_CONFIG={shlex.quote(str(config))} " if config else ""
+    return f"{named}jupyter albedo login {shlex.quote(host)}"

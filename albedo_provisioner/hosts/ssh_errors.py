@@ -15,12 +15,12 @@ import os
 import re
 import shlex
 import socket
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import asyncssh
 
 from ..errors import AlbedoError, ConfigError, HostError, SignInError, UnreachableError
-from .ssh_config import ssh_command
+from .ssh_config import login_command
 
 
 @dataclass
@@ -56,6 +56,10 @@ class Attempt:
     step: str = "connecting"
 
 
+class JumpHostError(Exception):
+    """The ssh program did not get past a jump host or proxy command; `str()` is what that said."""
+
+
 def key_text(algorithm: str, public_data: bytes) -> str:
     """Return a public key as ssh prints it: "ED25519 SHA256:…".
 
@@ -63,10 +67,14 @@ def key_text(algorithm: str, public_data: bytes) -> str:
         algorithm: the key's algorithm ("ssh-ed25519").
         public_data: the key as it goes over the wire.
     """
-    kind = next((name for name in ("ed25519", "ed448", "ecdsa", "rsa", "dss") if name in algorithm), algorithm)
-    kind = ("SK-" if algorithm.startswith("sk-") else "") + kind.upper() + ("-CERT" if "-cert" in algorithm else "")
     digest = base64.b64encode(hashlib.sha256(public_data).digest()).decode().rstrip("=")
-    return f"{kind} SHA256:{digest}"
+    return f"{key_kind(algorithm)} SHA256:{digest}"
+
+
+def key_kind(algorithm: str) -> str:
+    """Return a key's algorithm as ssh prints it in fingerprints: "ED25519" for "ssh-ed25519"."""
+    kind = next((name for name in ("ed25519", "ed448", "ecdsa", "rsa", "dss") if name in algorithm), algorithm)
+    return ("SK-" if algorithm.startswith("sk-") else "") + kind.upper() + ("-CERT" if "-cert" in algorithm else "")
 
 
 def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
@@ -85,6 +93,8 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
         return _host_key(error, attempt)
     if isinstance(error, asyncssh.PermissionDenied):
         return _permission_denied(error, attempt)
+    if isinstance(error, JumpHostError):
+        return _jump_host(str(error), attempt)
     if isinstance(error, asyncssh.KeyExchangeFailed):
         if attempt.known and "host key algorithm" in error.reason:
             return _changed(attempt, "it offers no key of a known kind")
@@ -92,7 +102,11 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
             host, f"{host} and this machine have no algorithm in common: {error.reason}.", error.reason
         )
     if isinstance(error, (asyncssh.KeyImportError, asyncssh.KeyEncryptionError)):
-        return SignInError(host, f"A key for {host} cannot be used: {error}.", str(error))
+        return SignInError(
+            host,
+            f"A key for {host} cannot be used: {error}. `{login_command(host)}` in a terminal may do without it.",
+            str(error),
+        )
     if isinstance(error, TimeoutError):
         return _unreachable(attempt, f"timed out while {attempt.step}", "Check the network, or a VPN it needs")
     if isinstance(error, socket.gaierror):
@@ -118,6 +132,19 @@ def _unreachable(attempt: Attempt, cause: str, advice: str = "") -> UnreachableE
     where = f" ({attempt.address})" if attempt.address and attempt.address != f"{attempt.host}:22" else ""
     advice = f" {advice}." if advice else ""
     return UnreachableError(attempt.host, f"{attempt.host}{where} cannot be reached: {cause}.{advice}", cause)
+
+
+def _jump_host(words: str, attempt: Attempt) -> HostError:
+    """What the ssh program tells of a jump host: only its last words."""
+    cause = f"{attempt.via}: {words}"
+    if not re.search(r"Permission denied \(|Host key verification failed|Too many authentication failures", words):
+        return _unreachable(replace(attempt, proxy=""), f"{attempt.via} said: {words}")
+    return SignInError(
+        attempt.host,
+        f"{attempt.host} is reached through another host, and that failed ({words}). "
+        f"Run `{login_command(attempt.host)}` in a terminal and sign in there.",
+        cause,
+    )
 
 
 def _os_error(error: OSError, attempt: Attempt) -> UnreachableError:
@@ -152,11 +179,9 @@ def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> Sig
         told.append(f"refused: {', '.join(attempt.offered)}")
     elif not attempt.locked:
         told.append("there was no key to offer")
-    command = ssh_command(attempt.host)
+    advice = f"Run `{login_command(attempt.host)}` in a terminal and answer what it asks for"
     if attempt.locked and not attempt.offered:
-        advice = f"Run `ssh-add {shlex.quote(attempt.locked[0])}`, then check with `{command}`"
-    else:
-        advice = f"Run `{command}` in a terminal to see what it asks for; it has to let you in by key or agent"
+        advice += f", or have your agent hold the key: `ssh-add {shlex.quote(attempt.locked[0])}`"
     who = f"{attempt.user}@{attempt.host}" if attempt.user and "@" not in attempt.host else attempt.host
     return SignInError(attempt.host, f"{who}: {cause}; {'; '.join(told)}. {advice}.", cause)
 
@@ -166,14 +191,19 @@ def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> SignInE
     offered = attempt.untrusted
     if not offered:
         # Revoked, a certificate that has expired or names another host: there is nothing to accept.
-        return SignInError(host, f"The host key of {host} cannot be trusted: {error.reason}.", error.reason)
+        return SignInError(
+            host,
+            f"The host key of {host} cannot be trusted: {error.reason}. "
+            f"`{login_command(host)}` in a terminal says more.",
+            error.reason,
+        )
     if attempt.known:
         return _changed(attempt, f"it now offers {offered}")
     cause = f"Host key verification failed: {offered} is not known"
     return SignInError(
         host,
-        f"The host key of {host} is not known: it offers {offered}. Run `{ssh_command(host)}` once in a terminal "
-        "and accept it there if it is the right one.",
+        f"The host key of {host} is not known: it offers {offered}. Run `{login_command(host)}` in a terminal and "
+        "accept it there if it is the right one.",
         cause,
     )
 
@@ -183,6 +213,6 @@ def _changed(attempt: Attempt, offer: str) -> SignInError:
         attempt.host,
         f"The host key of {attempt.host} has changed: {offer}, but {', '.join(attempt.known)} is known for it. "
         "Someone may be listening in, or the host was installed anew. Find out which; "
-        f"`{ssh_command(attempt.host)}` in a terminal says which line of your known hosts is concerned.",
+        f"`{login_command(attempt.host)}` in a terminal says which line of your known hosts is concerned.",
         "Remote host identification has changed",
     )

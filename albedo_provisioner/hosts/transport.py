@@ -19,7 +19,8 @@ class Exit:
 
     Attributes:
         status: the command's exit status; None when it was killed by a signal or the connection broke first.
-        signal: the signal's name without "SIG" ("KILL") when one ended the command, else None.
+        signal: the signal's name without "SIG" ("KILL") when one ended the command, else None; "unknown" where the
+            transport cannot tell which.
         error: what broke when the connection did, else None.
     """
 

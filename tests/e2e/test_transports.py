@@ -10,10 +10,12 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from faces import Embedded, Host, Real
+from masters import Master
 from recorder import Recorder, eventually, run, start
 
 from albedo_provisioner.errors import UnreachableError
 from albedo_provisioner.hosts.local import LocalTransport
+from albedo_provisioner.hosts.openssh import ProgramTransport
 from albedo_provisioner.hosts.ssh import SSHTransport
 from albedo_provisioner.hosts.ssh_channel import MAX_CHANNELS, REUSE_TIMEOUT
 from albedo_provisioner.hosts.transport import Transport
@@ -36,15 +38,39 @@ async def ssh_to() -> AsyncIterator[Opener]:
         await transport.close()
 
 
+@pytest.fixture(params=["embedded", "sshd", "local", "openssh", "master"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Return how to get to a host: the kinds of hosts in turn, and the ways of the ssh program to a real one."""
+    way: str = request.param
+    return way
+
+
 @pytest.fixture
-async def transport(any_host: Host, ssh_to: Opener) -> AsyncIterator[Transport]:
+def any_host(request: pytest.FixtureRequest, way: str) -> Host:
+    """Return the host that the way leads to."""
+    host: Host = request.getfixturevalue({"openssh": "sshd", "master": "sshd"}.get(way, way) + "_host")
+    return host
+
+
+@pytest.fixture
+async def transport(any_host: Host, way: str, ssh_to: Opener) -> AsyncIterator[Transport]:
     """Return a transport to each kind of host in turn."""
-    if any_host.remote:
+    if way in ("embedded", "sshd"):
         yield ssh_to(any_host)
-        return
-    local = LocalTransport()
-    yield local
-    await local.close()
+    elif way == "local":
+        local = LocalTransport()
+        yield local
+        await local.close()
+    else:
+        assert any_host.alias is not None
+        program = ProgramTransport(any_host.alias)
+        if way == "openssh":
+            yield program
+        else:
+            with Master(any_host.alias) as master:
+                yield master.transport(program)
+                await program.close()
+        await program.close()
 
 
 # -- what every transport does
@@ -57,10 +83,12 @@ async def test_output_errors_and_exit_status_arrive_apart(transport: Transport) 
     assert (told.how.status, told.how.signal, told.how.error) == (7, None, None)
 
 
-async def test_a_command_killed_by_a_signal_tells_which(transport: Transport) -> None:
+async def test_a_command_killed_by_a_signal_tells_which(transport: Transport, way: str) -> None:
+    """The ssh program tells less: that it was a signal, or (over a master) only its 255."""
     told = await run(transport, "kill -KILL $$")
     assert told.how is not None
-    assert (told.how.status, told.how.signal, told.how.error) == (None, "KILL", None)
+    status, signal_name = {"openssh": (None, "unknown"), "master": (255, None)}.get(way, (None, "KILL"))
+    assert (told.how.status, told.how.signal, told.how.error) == (status, signal_name, None)
 
 
 async def test_commands_start_in_the_home_directory(transport: Transport, any_host: Host) -> None:

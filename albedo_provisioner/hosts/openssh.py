@@ -1,0 +1,351 @@
+"""Commands on a host by the user's own `ssh` program: the transport for what ssh in process cannot do.
+
+That is: a connection that the user has signed in to already (a ControlMaster), and whatever their ssh config asks for
+that asyncssh has not got. Each command is one ssh process. It never asks anything: it runs in a session of its own,
+without a terminal, in batch mode.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from ..errors import AlbedoError, ConfigError, UnreachableError
+from .openssh_words import Words
+from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
+from .ssh_channel import REUSE_TIMEOUT
+from .ssh_config import ssh_config_path
+from .ssh_connect import CONNECT_TIMEOUT, KEEPALIVE_COUNT, KEEPALIVE_INTERVAL, Destination
+from .ssh_errors import Attempt, translate
+from .transport import Channel, ChannelReceiver, Exit
+
+log = logging.getLogger(__name__)
+
+# Of what a proxy says on standard error while connecting, this much is kept for the message: bytes.
+STDERR_LIMIT = 4096
+
+
+class MasterRefusedError(Exception):
+    """A ControlMaster did not run the command; `str()` says why, in ssh's words.
+
+    Attributes:
+        full: it lives and has as many sessions as the server allows (MaxSessions).
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.full = "session request failed" in reason
+
+
+def find_ssh() -> str | None:
+    """Return the path of the user's `ssh`, None when there is none."""
+    return shutil.which("ssh")
+
+
+def ssh_arguments(host: str) -> list[str]:
+    """Return the arguments that name a host to ssh, and the config file if another than the user's is in force.
+
+    They come last on ssh's command line but for the command; a host is never taken for an option.
+
+    Raises:
+        ConfigError: the text is no host.
+    """
+    destination = Destination.parse(host)
+    config = ssh_config_path()
+    return [
+        *(["-F", str(config)] if config else []),
+        *(["-p", str(destination.port)] if destination.port is not None else []),
+        *(["-l", destination.user] if destination.user is not None else []),
+        "--",
+        destination.host,
+    ]
+
+
+def control_path_option(path: str) -> list[str]:
+    """Return the arguments that make ssh use this very control path: its percent signs stand for themselves."""
+    return ["-S", path.replace("%", "%%")]
+
+
+class ProgramTransport:
+    """Runs commands on one host by the `ssh` program, each over a connection of its own or over a master; see
+    `Transport`.
+
+    Args:
+        host: `[user@]host`, the host being a name, an address or an alias of the ssh config.
+        connect_timeout: seconds for connect and login together.
+    """
+
+    def __init__(self, host: str, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
+        self._host = host
+        self._connect_timeout = connect_timeout
+        self._channels: set[ProgramChannel] = set()
+
+    @property
+    def host(self) -> str:
+        """The host as the user spells it."""
+        return self._host
+
+    async def open(self, command: str, receiver: ChannelReceiver) -> Channel:
+        """Run `command` over a new connection; see `Transport.open`.
+
+        Raises:
+            UnreachableError: the host cannot be reached, runs no commands for us, or ssh cannot be run.
+            SignInError: it does not let us in, or its host key is not trusted.
+            ConfigError: the ssh config cannot be read, or there is no ssh.
+        """
+        attempt = Attempt(self._host)
+        channel = self._start(command, receiver, attempt, None)
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await channel.opened
+        except TimeoutError as error:
+            channel.abandon()
+            raise translate(error, attempt) from error
+        except BaseException:
+            channel.abandon()
+            raise
+        channel.start()
+        return channel
+
+    async def open_by_master(self, command: str, receiver: ChannelReceiver, master: str) -> Channel:
+        """Run `command` over a master that is signed in already, or not at all.
+
+        Args:
+            command: as in `open`.
+            receiver: as in `open`.
+            master: its control path.
+
+        Raises:
+            MasterRefusedError: it does not live, does not answer, or has no room.
+            ConfigError: there is no ssh.
+        """
+        channel = self._start(command, receiver, Attempt(self._host), master)
+        try:
+            async with asyncio.timeout(REUSE_TIMEOUT):
+                await channel.opened
+        except TimeoutError:
+            channel.abandon()
+            raise MasterRefusedError(f"it did not open a channel within {REUSE_TIMEOUT:g} s") from None
+        except AlbedoError as error:
+            channel.abandon()
+            raise MasterRefusedError(channel.words.lines[0] if channel.words.lines else str(error)) from error
+        except BaseException:
+            channel.abandon()
+            raise
+        channel.start()
+        return channel
+
+    def give_up_master(self, master: str, reason: str) -> None:
+        """End the channels that run over a master, which does not answer any more."""
+        for channel in self._channels:
+            if channel.master == master:
+                channel.break_off(reason)
+
+    async def close(self) -> None:
+        """End all channels, and wait until their processes have ended. Masters are not touched."""
+        channels = list(self._channels)
+        for channel in channels:
+            channel.break_off("the connection was closed on this side")
+        await asyncio.gather(*(channel.reaped for channel in channels))
+
+    def _start(self, command: str, receiver: ChannelReceiver, attempt: Attempt, master: str | None) -> ProgramChannel:
+        program = find_ssh()
+        if program is None:
+            raise ConfigError(f"{self._host} is to be reached by the ssh program, and there is none on this machine.")
+        arguments = ssh_arguments(self._host)
+        try:
+            words = LogPipe()
+        except OSError as error:
+            raise UnreachableError(
+                self._host, f"No directory for ssh's messages could be made: {error.strerror or error}."
+            ) from error
+        argv = [program, *self._options(words.path, master), *arguments, command]
+        try:
+            process, pipes = start_process(argv, environ={**os.environ, "SSH_ASKPASS_REQUIRE": "never"})
+        except OSError as error:
+            words.close()
+            raise UnreachableError(self._host, f"ssh could not be started: {error.strerror or error}.") from error
+        channel = ProgramChannel(self, process, receiver, pipes, words, attempt, master)
+        self._channels.add(channel)
+        channel.reaped.add_done_callback(lambda _: self._channels.discard(channel))
+        return channel
+
+    def _options(self, log_path: str, master: str | None) -> list[str]:
+        settings = {
+            "BatchMode": "yes",
+            # What `Words` reads. It goes to a pipe, and not to jump hosts' ssh, as -v would.
+            "LogLevel": "DEBUG1",
+            "ConnectTimeout": str(math.ceil(self._connect_timeout)),
+            "ServerAliveInterval": str(KEEPALIVE_INTERVAL),
+            "ServerAliveCountMax": str(KEEPALIVE_COUNT),
+            # Of the user's config, what is meant for their terminal: it would be in the way of a bare byte stream.
+            "ClearAllForwardings": "yes",
+            "RemoteCommand": "none",
+            "PermitLocalCommand": "no",
+            # Our process must not become the master of the user's other connections: it ends with its command.
+            "ControlMaster": "no",
+        }
+        where = ["-o", "ControlPath=none"]
+        if master is not None:
+            # Without its master ssh would connect by itself; that is not asked for here.
+            settings["ProxyCommand"] = "false"
+            where = control_path_option(master)
+        options = [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
+        return ["-T", "-a", "-x", "-E", log_path, *options, *where]
+
+
+class ProgramChannel(ProcessChannel):
+    """One command on a host, run by an ssh process.
+
+    Attributes:
+        opened: done when the host runs the command; fails with the error when it will not.
+        master: the control path of the master that it runs over, if any.
+        words: what ssh has said.
+    """
+
+    def __init__(
+        self,
+        transport: ProgramTransport,
+        process: subprocess.Popen[bytes],
+        receiver: ChannelReceiver,
+        pipes: Pipes,
+        log_pipe: LogPipe,
+        attempt: Attempt,
+        master: str | None,
+    ) -> None:
+        super().__init__(process, receiver, pipes)
+        self.opened: asyncio.Future[None] = self._loop.create_future()
+        # Whoever waits for it gets the error; when nobody does any more, nobody is missing it.
+        self.opened.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.master = master
+        self.words = Words(attempt)
+        self._transport = transport
+        self._attempt = attempt
+        self._log = log_pipe
+        self._log.listen(self._take_line)
+        self._stderr = pipes[2]
+        self._early = bytearray()
+        # Until the host runs the command, standard error is the proxy's: ssh's own words are in the log.
+        self._loop.add_reader(self._stderr, self._read_early)
+
+    def abandon(self) -> None:
+        """Nobody wants it: end the process, and tell nobody."""
+        self._ended = True
+        self._end_process()
+
+    def break_off(self, reason: str) -> None:
+        """End the channel: its connection is no good any more."""
+        if not self.opened.done():
+            self.opened.set_exception(UnreachableError(self._attempt.host, f"{self._attempt.host}: {reason}."))
+            return  # whoever opens it abandons it
+        self._finish(Exit(None, error=ConnectionError(reason)))
+
+    def suspect(self) -> None:
+        """Close, and give up the connection; see `Channel.suspect`."""
+        reason = f"{self._attempt.host} does not answer any more"
+        self._finish(Exit(None, error=ConnectionError(reason)))
+        if self.master is not None:
+            self._transport.give_up_master(self.master, reason)
+
+    def _take_line(self, line: str) -> None:
+        self.words.take(line)
+        log.debug("ssh to %s: %s", self._attempt.host, line)
+        if self.words.opened and not self.opened.done():
+            self._loop.remove_reader(self._stderr)
+            self.opened.set_result(None)
+
+    def _read_early(self) -> None:
+        self._log.drain()  # it may say that what waits on standard error is the command's already
+        if self.opened.done():
+            return
+        try:
+            data = os.read(self._stderr, READ_SIZE)
+        except BlockingIOError:
+            return
+        if not data:
+            self._loop.remove_reader(self._stderr)
+            return
+        log.debug("on the way to %s: %s", self._attempt.host, data.decode(errors="replace").strip())
+        self._early += data
+        del self._early[:-STDERR_LIMIT]
+
+    def _process_ended(self, returncode: int) -> None:
+        self._log.drain()
+        if not self.opened.done():
+            self._read_early()
+            lines = self._early.decode(errors="replace").splitlines()
+            if self.words.through_proxy:
+                self._attempt.proxy = next((line.strip() for line in reversed(lines) if line.strip()), "")
+            self.opened.set_exception(self.words.refusal())
+        self._log.close()
+        super()._process_ended(returncode)
+
+    def _explain(self, returncode: int) -> Exit:
+        return self.words.ending(returncode, self.master is not None)
+
+
+class LogPipe:
+    """A pipe with a name for ssh's log (`-E`); the name is gone as soon as ssh has opened it.
+
+    Attributes:
+        path: the name, in a directory that only we can enter.
+
+    Raises:
+        OSError: (on construction) it cannot be made.
+    """
+
+    def __init__(self) -> None:
+        self._directory: str | None = tempfile.mkdtemp(prefix="albedo-ssh-")
+        self.path = str(Path(self._directory) / "log")
+        self._descriptor: int | None = None
+        self._rest = b""
+        self._take: Callable[[str], None] = lambda line: None
+        try:
+            os.mkfifo(self.path, 0o600)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)
+        except BaseException:
+            self._remove_name()
+            raise
+
+    def listen(self, take: Callable[[str], None]) -> None:
+        """Have `take` called with each line from now on."""
+        self._take = take
+        assert self._descriptor is not None
+        asyncio.get_running_loop().add_reader(self._descriptor, self.drain)
+
+    def drain(self) -> None:
+        """Hand on what there is now."""
+        while self._descriptor is not None:
+            try:
+                data = os.read(self._descriptor, READ_SIZE)
+            except BlockingIOError:
+                return
+            if not data:
+                # Nobody has it open any more, or nobody had yet (then there is nothing to stop listening to).
+                if self._directory is None:
+                    asyncio.get_running_loop().remove_reader(self._descriptor)
+                return
+            self._remove_name()
+            *lines, self._rest = (self._rest + data).split(b"\n")
+            for line in lines:
+                self._take(line.decode(errors="replace").rstrip("\r"))
+
+    def close(self) -> None:
+        """Take no more."""
+        if self._descriptor is not None:
+            asyncio.get_running_loop().remove_reader(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = None
+        self._remove_name()
+
+    def _remove_name(self) -> None:
+        if self._directory is not None:
+            directory, self._directory = self._directory, None
+            shutil.rmtree(directory)

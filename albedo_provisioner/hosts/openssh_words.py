@@ -1,0 +1,164 @@
+"""What the `ssh` program says in its log (at LogLevel DEBUG1), and what that means.
+
+The log is ssh's own word and nobody else's: it goes to a pipe of its own, so nothing that a host prints is taken for
+it. What is learned goes into the same `Attempt` as with ssh in process, and the same errors come of it (`ssh_errors`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+
+import asyncssh
+
+from ..errors import AlbedoError, ConfigError
+from .ssh_errors import Attempt, JumpHostError, key_kind, translate
+from .transport import Exit
+
+# Lines kept for the message in case of failure, and how much of each.
+MOST_LINES = 50
+MOST_CHARACTERS = 500
+
+# What ssh says in passing. The last line that is none of these is the reason when it ends.
+_ASIDE = re.compile(
+    r"debug\d: |Authenticated to |Transferred: |Bytes per second: |Warning: Permanently added |Pseudo-terminal "
+    r"|Connection closed by UNKNOWN |\*\* |\s*$|.*\[pre-?auth\]"
+)
+
+_STEPS = (
+    ("debug1: Connection established", "greeting its ssh server"),
+    ("debug1: SSH2_MSG_KEXINIT sent", "agreeing on keys"),
+    ("debug1: SSH2_MSG_SERVICE_ACCEPT received", "signing in"),
+    ("Authenticated to ", "opening a channel"),
+)
+
+_SYSTEM_ERRORS = {os.strerror(number): number for number in range(1, 134)}
+
+
+class Words:
+    """Takes ssh's log, line by line.
+
+    Args:
+        attempt: where to note what is learned while connecting.
+
+    Attributes:
+        opened: whether the host runs the command now.
+        lines: what was said and is no debugging aid, the newest last.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.opened = False
+        self.lines: list[str] = []
+        self._attempt = attempt
+        self._signalled = False
+        self._status: int | None = None
+
+    @property
+    def through_proxy(self) -> bool:
+        """Whether another program makes the connection, and its words may be on ssh's standard error."""
+        return bool(self._attempt.via)
+
+    @property
+    def reason(self) -> str:
+        """The last thing that ssh said, for "it failed because"."""
+        return self.lines[-1] if self.lines else "ssh ended without a word"
+
+    def take(self, line: str) -> None:
+        """Take one line of the log."""
+        if not _ASIDE.match(line):
+            self.lines.append(line.strip()[:MOST_CHARACTERS])
+            del self.lines[:-MOST_LINES]
+        if self.opened:
+            self._take_end(line)
+        else:
+            self._take_beginning(line)
+
+    def _take_end(self, line: str) -> None:
+        if line.startswith("debug1: client_input_channel_req: ") and " rtype exit-signal " in line:
+            self._signalled = True
+        elif found := re.match(r"debug1: Exit status (\d+)", line):
+            self._status = int(found[1])
+
+    def _take_beginning(self, line: str) -> None:
+        attempt = self._attempt
+        # The command has been asked for, by ssh itself or by the master for it. The host's own words come after.
+        if line.startswith("debug1: Sending command: ") or " master session id: " in line:
+            self.opened = True
+            self.lines.clear()
+            return
+        for beginning, step in _STEPS:
+            if line.startswith(beginning):
+                attempt.step = step
+        if found := re.match(r"debug1: Connecting to (\S+) (?:\[.*\] )?port (\d+)", line):
+            attempt.address = f"{found[1]}:{found[2]}"
+        elif found := re.match(r"debug1: Authenticating to (.+) as '(.*)'", line):
+            attempt.user = found[2]
+            attempt.address = found[1]
+        elif line.startswith("debug1: Executing proxy command: "):
+            attempt.via = attempt.via or "its ProxyCommand"
+        elif line.startswith("debug1: Setting implicit ProxyCommand from ProxyJump: "):
+            attempt.via = "its jump host"
+        elif found := re.match(r"debug1: Server host key: (\S+) (SHA256:\S+)", line):
+            attempt.untrusted = f"{key_kind(found[1])} {found[2]}"
+        elif found := re.match(r"debug1: Authentications that can continue: (\S*)", line):
+            attempt.methods[:] = found[1].split(",")
+        elif found := re.match(r"debug1: Offering public key: .* (\S+) (SHA256:\S+)(.*)", line):
+            origin = " (agent)" if found[3].split()[-1:] == ["agent"] else ""
+            attempt.offered.append(f"{found[1]} {found[2]}{origin}")
+        elif found := re.match(r"(?:no such identity: |Load key \")(.+?)\"?: (.+)", line):
+            attempt.notes.append(f"{found[1]}: {found[2].lower()}")
+        elif found := re.match(r"(?:Offending|debug1: .*offending) (\S+) key in (\S+)", line):
+            attempt.known.append(f"the {found[1]} key in {found[2]}")
+
+    def refusal(self) -> AlbedoError:
+        """Return the error for an ssh that ended before the host ran the command."""
+        attempt, reason = self._attempt, self.reason
+        everything = "\n".join(self.lines)
+        error: Exception
+        if attempt.via and attempt.proxy and attempt.step == "connecting":
+            # The proxy or jump host failed, and said why itself.
+            error = JumpHostError(attempt.proxy)
+        elif "Bad configuration option" in everything or re.search(r"line \d+: ", everything):
+            first = self.lines[0]
+            return ConfigError(f"The ssh config cannot be read: {first}. Correct that line and try again.")
+        elif "Permission denied (" in reason or "Too many authentication failures" in everything:
+            error = asyncssh.PermissionDenied("Permission denied")
+        elif "Host key verification failed" in everything or "REVOKED HOST KEY" in everything:
+            if "REVOKED HOST KEY" in everything:
+                attempt.untrusted = ""
+            elif "HOST IDENTIFICATION HAS CHANGED" in everything and not attempt.known:
+                attempt.known.append("another key")
+            error = asyncssh.HostKeyNotVerifiable("Host key is revoked" if not attempt.untrusted else reason)
+        elif found := re.search(r"Could not resolve hostname (.+?): (.+)", everything):
+            attempt.address = attempt.address or f"{found[1]}:22"
+            error = socket.gaierror(socket.EAI_NONAME, found[2].lower())
+        elif found := re.search(r"connect to host (.+) port (\d+): (.+)", everything):
+            attempt.address = f"{found[1]}:{found[2]}"
+            number = _SYSTEM_ERRORS.get(found[3])
+            error = OSError(number, found[3]) if number else OSError(found[3].lower())
+        elif "no matching" in reason.lower():
+            error = asyncssh.KeyExchangeFailed(reason)
+        elif "open failed" in reason:
+            error = asyncssh.ChannelOpenError(asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED, reason)
+        else:
+            error = asyncssh.ConnectionLost(reason)
+        return translate(error, attempt)
+
+    def ending(self, returncode: int, master: bool) -> Exit:
+        """Return what the end of ssh says about the command it ran.
+
+        Args:
+            returncode: of the ssh process.
+            master: whether it ran over a master, which tells a little less.
+        """
+        if returncode < 0:
+            return Exit(None, error=ConnectionError(f"ssh was ended by signal {-returncode}"))
+        if returncode != 255 or self._status == 255:
+            return Exit(returncode)
+        if self._signalled:
+            return Exit(None, signal="unknown")  # the program does not say which
+        if self.lines:
+            return Exit(None, error=ConnectionError(self.reason))
+        # A master says neither that a signal ended the command nor that it was 255 that it returned.
+        return Exit(255) if master else Exit(None, error=ConnectionError("the connection ended"))
