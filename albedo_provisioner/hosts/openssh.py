@@ -18,11 +18,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import AlbedoError, ConfigError, UnreachableError
+from .control_paths import Identity, socket_identity
+from .destination import find_ssh, ssh_arguments
 from .openssh_words import Words
 from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
 from .ssh_channel import REUSE_TIMEOUT
-from .ssh_config import ssh_config_path
-from .ssh_connect import CONNECT_TIMEOUT, KEEPALIVE_COUNT, KEEPALIVE_INTERVAL, Destination
+from .ssh_connect import CONNECT_TIMEOUT, KEEPALIVE_COUNT, KEEPALIVE_INTERVAL
 from .ssh_errors import Attempt, translate
 from .transport import Channel, ChannelReceiver, Exit
 
@@ -30,6 +31,14 @@ log = logging.getLogger(__name__)
 
 # Of what a proxy says on standard error while connecting, this much is kept for the message: bytes.
 STDERR_LIMIT = 4096
+
+
+# Of the user's config, what is meant for their terminal would be in the way of a bare byte stream. And a process of
+# ours must not become the master of the user's other connections: it ends with its command.
+PLAIN = (
+    *("-a", "-x", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none"),
+    *("-o", "PermitLocalCommand=no", "-o", "ControlMaster=no"),
+)
 
 
 class MasterRefusedError(Exception):
@@ -42,30 +51,6 @@ class MasterRefusedError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.full = "session request failed" in reason
-
-
-def find_ssh() -> str | None:
-    """Return the path of the user's `ssh`, None when there is none."""
-    return shutil.which("ssh")
-
-
-def ssh_arguments(host: str) -> list[str]:
-    """Return the arguments that name a host to ssh, and the config file if another than the user's is in force.
-
-    They come last on ssh's command line but for the command; a host is never taken for an option.
-
-    Raises:
-        ConfigError: the text is no host.
-    """
-    destination = Destination.parse(host)
-    config = ssh_config_path()
-    return [
-        *(["-F", str(config)] if config else []),
-        *(["-p", str(destination.port)] if destination.port is not None else []),
-        *(["-l", destination.user] if destination.user is not None else []),
-        "--",
-        destination.host,
-    ]
 
 
 def control_path_option(path: str) -> list[str]:
@@ -86,6 +71,7 @@ class ProgramTransport:
         self._host = host
         self._connect_timeout = connect_timeout
         self._channels: set[ProgramChannel] = set()
+        self._suspects: dict[str, Identity | None] = {}
 
     @property
     def host(self) -> str:
@@ -132,6 +118,7 @@ class ProgramTransport:
                 await channel.opened
         except TimeoutError:
             channel.abandon()
+            self._suspects[master] = socket_identity(master)
             raise MasterRefusedError(f"it did not open a channel within {REUSE_TIMEOUT:g} s") from None
         except AlbedoError as error:
             channel.abandon()
@@ -139,14 +126,20 @@ class ProgramTransport:
         except BaseException:
             channel.abandon()
             raise
+        self._suspects.pop(master, None)
         channel.start()
         return channel
 
     def give_up_master(self, master: str, reason: str) -> None:
-        """End the channels that run over a master, which does not answer any more."""
+        """End the channels that run over a master, which does not answer any more, and remember that."""
+        self._suspects[master] = socket_identity(master)
         for channel in self._channels:
             if channel.master == master:
                 channel.break_off(reason)
+
+    def suspects(self, master: str) -> bool:
+        """Whether a master has not answered when it was used last; another one at its path is another matter."""
+        return master in self._suspects and self._suspects[master] == socket_identity(master)
 
     async def close(self) -> None:
         """End all channels, and wait until their processes have ended. Masters are not touched."""
@@ -185,12 +178,6 @@ class ProgramTransport:
             "ConnectTimeout": str(math.ceil(self._connect_timeout)),
             "ServerAliveInterval": str(KEEPALIVE_INTERVAL),
             "ServerAliveCountMax": str(KEEPALIVE_COUNT),
-            # Of the user's config, what is meant for their terminal: it would be in the way of a bare byte stream.
-            "ClearAllForwardings": "yes",
-            "RemoteCommand": "none",
-            "PermitLocalCommand": "no",
-            # Our process must not become the master of the user's other connections: it ends with its command.
-            "ControlMaster": "no",
         }
         where = ["-o", "ControlPath=none"]
         if master is not None:
@@ -198,7 +185,7 @@ class ProgramTransport:
             settings["ProxyCommand"] = "false"
             where = control_path_option(master)
         options = [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
-        return ["-T", "-a", "-x", "-E", log_path, *options, *where]
+        return ["-T", "-E", log_path, *options, *PLAIN, *where]
 
 
 class ProgramChannel(ProcessChannel):

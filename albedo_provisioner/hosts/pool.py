@@ -6,7 +6,7 @@ import asyncio
 
 from .io_thread import IOThread
 from .local import LocalTransport
-from .ssh import SSHTransport
+from .remote import RemoteTransport
 from .transport import Transport
 
 
@@ -34,7 +34,7 @@ class HostPool:
         """
         transport = self._transports.get(host)
         if transport is None:
-            transport = LocalTransport() if host is None else SSHTransport(host)
+            transport = LocalTransport() if host is None else RemoteTransport(host)
             self._transports[host] = transport
         return transport
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncssh
 
-from .reachability import Reachability
 from .ssh_channel import MAX_CHANNELS, SSHChannel, SSHConnection
 from .ssh_connect import CONNECT_TIMEOUT
 from .ssh_errors import translate
@@ -77,8 +76,6 @@ class SSHTransport:
                     connection.retire()
                 else:
                     raise translate(error, connection.attempt) from error
-        if not proven:
-            Reachability.get().announce(self._host)
         for dead in silent:
             # The host answers on another connection and not on this one: who else uses it should know at once.
             dead.break_off(f"{self._host} does not answer on this connection any more")

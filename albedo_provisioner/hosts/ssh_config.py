@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -34,3 +37,53 @@ def login_command(host: str) -> str:
     config = ssh_config_path()
     named = f"ALBEDO_SSH_CONFIG={shlex.quote(str(config))} " if config else ""
     return f"{named}jupyter albedo login {shlex.quote(host)}"
+
+
+_MOST_DEPTH = 16
+"""How deep files may include each other, as in ssh (readconf.c, READCONF_MAX_DEPTH)."""
+
+_MOST_BYTES = 1 << 20
+"""Bytes of one file that are looked at."""
+
+_KEYWORD = re.compile(r"\s*([A-Za-z0-9]+)(?:\s*=\s*|\s+)(.*)")
+
+
+def config_lines() -> Iterator[tuple[str, str]]:
+    """Yield the lines of all ssh config files that apply, included ones in their place, whatever their condition.
+
+    Each is a keyword in lower case and the rest of its line. A file that cannot be read, or is not there, has none.
+    """
+    for file in config_files():
+        yield from _lines(file, file == SYSTEM_CONFIG, 0)
+
+
+def _lines(file: Path, system: bool, depth: int) -> Iterator[tuple[str, str]]:
+    try:
+        with open(file, encoding="utf-8", errors="replace") as stream:
+            lines = stream.read(_MOST_BYTES).splitlines()
+    except OSError:
+        return  # ssh passes over included files that it cannot read, too
+    for line in lines:
+        match = _KEYWORD.match(line)
+        if match is None:
+            continue
+        keyword = match[1].lower()
+        yield keyword, match[2]
+        if keyword == "include" and depth < _MOST_DEPTH:
+            for word in config_words(match[2]):
+                for included in sorted(glob.glob(str(_absolute(word, system)))):
+                    yield from _lines(Path(included), system, depth + 1)
+
+
+def config_words(text: str) -> list[str]:
+    """Return the arguments of a line as ssh splits it: by spaces, with quotes; a # begins a comment."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return []  # an open quote: ssh refuses the whole file, and says so when it is used
+
+
+def _absolute(text: str, system: bool) -> Path:
+    """Return where an Include leads: what is relative lies in ~/.ssh, or /etc/ssh for the system's file."""
+    path = Path(os.path.expanduser(text))
+    return (SYSTEM_CONFIG.parent if system else Path("~/.ssh").expanduser()) / path

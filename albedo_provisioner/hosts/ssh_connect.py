@@ -13,14 +13,16 @@ import logging
 import os
 import re
 import socket
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import asyncssh
+from asyncssh.public_key import get_default_public_key_algs
 
-from ..errors import ConfigError, HostError
+from ..errors import HostError
+from .destination import Destination
+from .host_keys import may_be_trusted
 from .ssh_config import SYSTEM_CONFIG, config_files
 from .ssh_errors import Attempt, key_text, translate
 from .ssh_identity import Identities, load_offers
@@ -51,32 +53,6 @@ CIPHERS = (
     "aes192-ctr",
     "aes256-ctr",
 )
-
-
-@dataclass(frozen=True)
-class Destination:
-    """`[user@]host[:port]` in its parts; a part that is not given is left to the config."""
-
-    host: str
-    user: str | None = None
-    port: int | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> Destination:
-        """Parse a host as users spell it, or one hop of a ProxyJump ("ssh://" URIs and "[v6]:port" included).
-
-        Raises:
-            ConfigError: there is no host in it, or the port is no number.
-        """
-        found = re.fullmatch(
-            r"(?:ssh://)?(?:(?P<user>.+)@)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:@]+|[0-9a-fA-F:]+:[0-9a-fA-F:.%\w]*))"
-            r"(?::(?P<port>\d+))?/?",
-            text.strip(),
-        )
-        if found is None:
-            raise ConfigError(f"{text!r} is not a host: expected [user@]host or [user@][ipv6]:port.")
-        port = found["port"]
-        return cls(found["v6"] or found["host"], found["user"], int(port) if port else None)
 
 
 async def connect(
@@ -113,33 +89,39 @@ async def _connect(
     attempt.address = f"{options.host}:{options.port}"
     if via is None and config.get("ProxyJump"):
         via = await _connect_jumps(str(config.get("ProxyJump")), attempt)
-    proxy = None
-    if via is None and config.get("ProxyCommand"):
-        proxy = ProxyCommand(str(config.get("ProxyCommand")), attempt)
-    client = _Client(attempt, Identities.from_config(config), lost)
     # Ours even where the config asks less often: 60 s, a usual value there, is for firewalls, not for noticing.
     interval = min(KEEPALIVE_INTERVAL, int(str(config.get("ServerAliveInterval") or KEEPALIVE_INTERVAL)))
-    try:
-        connection = await asyncssh.connect(
-            destination.host,
-            options=options,
-            # Named again, or asyncssh would read ~/.ssh/config when there are none, and lose all when it reloads.
-            config=files,
-            tunnel=via or _Dialer(options, proxy),
-            client_factory=lambda: client,
-            known_hosts=_trust(options, attempt),
-            encryption_algs=() if config.get("Ciphers") else list(CIPHERS),
-            compression_algs=() if config.get("Compression") else ["none", "zlib@openssh.com"],
-            keepalive_interval=interval,
-            keepalive_count_max=KEEPALIVE_COUNT,
-        )
-    except BaseException:
-        if via is not None:
-            via.close()
-        if proxy is not None:
-            await proxy.collect_words()
-            proxy.close()
-        raise
+    trust = _Trust(options, attempt)
+    while True:
+        proxy = None
+        if via is None and config.get("ProxyCommand"):
+            proxy = ProxyCommand(str(config.get("ProxyCommand")), attempt)
+        client = _Client(attempt, Identities.from_config(config), lost)
+        try:
+            connection = await asyncssh.connect(
+                destination.host,
+                options=options,
+                # Named again, or asyncssh would read ~/.ssh/config when there are none, and lose all when it reloads.
+                config=files,
+                tunnel=via or _Dialer(options, proxy),
+                client_factory=lambda client=client: client,
+                known_hosts=trust.keys,
+                server_host_key_algs=trust.algorithms,
+                encryption_algs=() if config.get("Ciphers") else list(CIPHERS),
+                compression_algs=() if config.get("Compression") else ["none", "zlib@openssh.com"],
+                keepalive_interval=interval,
+                keepalive_count_max=KEEPALIVE_COUNT,
+            )
+            break
+        except BaseException as error:
+            if proxy is not None:
+                await proxy.collect_words()
+                proxy.close()
+            if isinstance(error, asyncssh.HostKeyNotVerifiable) and await trust.widen(client):
+                continue
+            if via is not None:
+                via.close()
+            raise
     # Closed together with the connection that runs through it.
     connection.set_tunnel(via or proxy)
     return connection
@@ -149,7 +131,7 @@ async def _connect_jumps(jumps: str, attempt: Attempt) -> asyncssh.SSHClientConn
     """Connect to the hops of a ProxyJump ("a,b": a first, b through a) and return the last one's connection."""
     via = None
     for text in jumps.split(","):
-        hop = Attempt(text.strip(), via=attempt.via)
+        hop = Attempt(text.strip(), via=attempt.via, leads_to=attempt.leads_to or attempt.host)
         try:
             via = await _connect(Destination.parse(text), hop, via, lambda error: None)
             attempt.via = hop.host
@@ -231,17 +213,43 @@ def _expand(options: asyncssh.SSHClientConnectionOptions, text: str) -> str:
 # -- trust and sign-in
 
 
-def _trust(options: asyncssh.SSHClientConnectionOptions, attempt: Attempt) -> Any:
-    """Return the function that asyncssh asks for a host's trusted keys."""
-    files = known_hosts_files(options.config, lambda name: _expand(options, name))
+class _Trust:
+    """Which host keys are trusted for one connection; more of them when the user's policy has it so.
 
-    def trusted(host: str, _address: str, port: int | None) -> TrustedKeys:
+    Attributes:
+        algorithms: what asyncssh is told of host key algorithms: () for its own choice.
+    """
+
+    def __init__(self, options: asyncssh.SSHClientConnectionOptions, attempt: Attempt) -> None:
+        self.algorithms: Sequence[str] = ()
+        self._options = options
+        self._attempt = attempt
+        self._files = known_hosts_files(options.config, lambda name: _expand(options, name))
+        self._known: list[str] = []
+        self._accepted: list[asyncssh.SSHKey] = []
+
+    def keys(self, host: str, _address: str, port: int | None) -> TrustedKeys:
+        """Return a host's trusted keys; asyncssh asks for them."""
         # Read at each connect: the person may just have accepted the key in a terminal.
-        keys = trusted_keys(read_known_hosts(files), host, port)
-        attempt.known = [key_text(key.get_algorithm(), key.public_data) for key in (*keys[0], *keys[1])]
-        return keys
+        host_keys, authorities, revoked = trusted_keys(read_known_hosts(self._files), host, port)
+        self._known = [key.get_algorithm() for key in host_keys]
+        self._attempt.known = [key_text(key.get_algorithm(), key.public_data) for key in (*host_keys, *authorities)]
+        return [*host_keys, *self._accepted], authorities, revoked
 
-    return trusted
+    async def widen(self, client: _Client) -> bool:
+        """Take what the server offered if the user's policy does; whether to connect again."""
+        if client.certificate_refused and not self.algorithms and not self._options.config.get("HostKeyAlgorithms"):
+            # As ssh: a certificate of an unknown authority is no more than the key in it.
+            self.algorithms = [name.decode() for name in get_default_public_key_algs()]
+            return True
+        key = client.refused_key
+        if key is None or self._accepted:
+            return False
+        options = self._options
+        if not await may_be_trusted(self._attempt.host, options.host, options.port, key, self._known):
+            return False
+        self._accepted.append(key)
+        return True
 
 
 class _Client(asyncssh.SSHClient):
@@ -253,17 +261,21 @@ class _Client(asyncssh.SSHClient):
         self._lost = lost
         self._agent: asyncssh.SSHAgentClient | None = None
         self._offers: list[asyncssh.SSHKeyPair] | None = None
+        self.refused_key: asyncssh.SSHKey | None = None
+        self.certificate_refused = False
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         self._attempt.step = "agreeing on keys"
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         self._attempt.untrusted = key_text(key.get_algorithm(), key.public_data)
+        self.refused_key = key
         return False
 
     def validate_host_ca_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         signer = key_text(key.get_algorithm(), key.public_data)
         self._attempt.untrusted = f"a certificate signed by {signer}"
+        self.certificate_refused = True
         return False
 
     def begin_auth(self, username: str) -> None:

@@ -39,6 +39,7 @@ class Attempt:
         notes: other things worth telling about keys and agent.
         via: the jump host that the connection goes through, "" for none.
         proxy: the last line a ProxyCommand wrote to its standard error.
+        leads_to: the host to sign in to, where this one is only on the way there.
         step: what was going on, for a timeout's message.
     """
 
@@ -53,7 +54,13 @@ class Attempt:
     notes: list[str] = field(default_factory=list)
     via: str = ""
     proxy: str = ""
+    leads_to: str = ""
     step: str = "connecting"
+
+    @property
+    def login(self) -> str:
+        """What to type to sign in."""
+        return login_command(self.leads_to or self.host)
 
 
 class JumpHostError(Exception):
@@ -104,7 +111,7 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
     if isinstance(error, (asyncssh.KeyImportError, asyncssh.KeyEncryptionError)):
         return SignInError(
             host,
-            f"A key for {host} cannot be used: {error}. `{login_command(host)}` in a terminal may do without it.",
+            f"A key for {host} cannot be used: {error}. `{attempt.login}` in a terminal may do without it.",
             str(error),
         )
     if isinstance(error, TimeoutError):
@@ -142,7 +149,7 @@ def _jump_host(words: str, attempt: Attempt) -> HostError:
     return SignInError(
         attempt.host,
         f"{attempt.host} is reached through another host, and that failed ({words}). "
-        f"Run `{login_command(attempt.host)}` in a terminal and sign in there.",
+        f"Run `{attempt.login}` in a terminal and sign in there.",
         cause,
     )
 
@@ -179,7 +186,7 @@ def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> Sig
         told.append(f"refused: {', '.join(attempt.offered)}")
     elif not attempt.locked:
         told.append("there was no key to offer")
-    advice = f"Run `{login_command(attempt.host)}` in a terminal and answer what it asks for"
+    advice = f"Run `{attempt.login}` in a terminal and answer what it asks for"
     if attempt.locked and not attempt.offered:
         advice += f", or have your agent hold the key: `ssh-add {shlex.quote(attempt.locked[0])}`"
     who = f"{attempt.user}@{attempt.host}" if attempt.user and "@" not in attempt.host else attempt.host
@@ -193,8 +200,7 @@ def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> SignInE
         # Revoked, a certificate that has expired or names another host: there is nothing to accept.
         return SignInError(
             host,
-            f"The host key of {host} cannot be trusted: {error.reason}. "
-            f"`{login_command(host)}` in a terminal says more.",
+            f"The host key of {host} cannot be trusted: {error.reason}. `{attempt.login}` in a terminal says more.",
             error.reason,
         )
     if attempt.known:
@@ -202,7 +208,7 @@ def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> SignInE
     cause = f"Host key verification failed: {offered} is not known"
     return SignInError(
         host,
-        f"The host key of {host} is not known: it offers {offered}. Run `{login_command(host)}` in a terminal and "
+        f"The host key of {host} is not known: it offers {offered}. Run `{attempt.login}` in a terminal and "
         "accept it there if it is the right one.",
         cause,
     )
@@ -213,6 +219,6 @@ def _changed(attempt: Attempt, offer: str) -> SignInError:
         attempt.host,
         f"The host key of {attempt.host} has changed: {offer}, but {', '.join(attempt.known)} is known for it. "
         "Someone may be listening in, or the host was installed anew. Find out which; "
-        f"`{login_command(attempt.host)}` in a terminal says which line of your known hosts is concerned.",
+        f"`{attempt.login}` in a terminal says which line of your known hosts is concerned.",
         "Remote host identification has changed",
     )

@@ -17,7 +17,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -26,6 +26,7 @@ import leaks
 import pytest
 from account_python import NoPythonError, account_python, cache_directory
 from bare import Bare, bare, facts_of
+from door import Door
 from faces import Embedded, Host, Local, Real, embedded, own_python, real
 from sshd import SYSTEM_TEMP, Account, Accounts, NoSshdError, SshServer, reserve_accounts
 
@@ -259,6 +260,18 @@ def bare_host(
     shutil.copytree(kept_packages, workspace.albedo_home / "wheels")
     yield bare(sshd_host)
     workspace.check(sshd_host)
+
+
+@pytest.fixture
+async def door(workspace: Workspace, sshd_host: Real) -> AsyncIterator[Door]:
+    """Return a door to ann's account; which keys it accepts is as before afterwards."""
+    accepted = sshd_host.server.root / f"keys-{sshd_host.account.name}"
+    before = accepted.read_text()
+    door = Door(workspace, sshd_host)
+    yield door
+    for transport in door.transports:
+        await transport.close()
+    accepted.write_text(before)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from recorder import eventually, run
 from albedo_provisioner.hosts import io_thread
 from albedo_provisioner.hosts.local import LocalTransport
 from albedo_provisioner.hosts.pool import HostPool
-from albedo_provisioner.hosts.ssh import SSHTransport
+from albedo_provisioner.hosts.remote import RemoteTransport
 
 
 async def pool() -> HostPool:
@@ -24,7 +24,7 @@ async def test_each_host_has_one_transport_for_all_callers() -> None:
     hosts = await io_thread.run(pool())
     assert await io_thread.run(pool()) is hosts
     assert isinstance(hosts.transport_for(None), LocalTransport)
-    assert isinstance(hosts.transport_for("gpu"), SSHTransport)
+    assert isinstance(hosts.transport_for("gpu"), RemoteTransport)
     assert hosts.transport_for("gpu") is hosts.transport_for("gpu")
     assert hosts.transport_for("gpu") is not hosts.transport_for("ann@gpu")
 

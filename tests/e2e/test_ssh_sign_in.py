@@ -6,78 +6,15 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
 from conftest import Workspace
-from faces import Real
-from recorder import Recorder, eventually, run
+from door import Door, fingerprint, keygen, sign
+from recorder import eventually
 
-from albedo_provisioner.errors import AlbedoError, ConfigError, SignInError, UnreachableError
-from albedo_provisioner.hosts.ssh import SSHTransport
-
-
-class Door:
-    """Writes `Host` entries for ann's account on the real sshd and knocks by them.
-
-    Attributes:
-        options: the entry's settings; a test changes them before it knocks.
-    """
-
-    def __init__(self, workspace: Workspace, host: Real) -> None:
-        self.workspace = workspace
-        self.host = host
-        self.options: dict[str, str | None] = {
-            "HostName": "127.0.0.1",
-            "Port": str(host.server.port),
-            "User": host.account.name,
-            "IdentityFile": str(host.server.client_key),
-            "UserKnownHostsFile": str(host.server.known_hosts),
-            "GlobalKnownHostsFile": "none",
-        }
-        self.transports: list[SSHTransport] = []
-
-    def write(self, alias: str = "gpu", **changes: str | None) -> None:
-        """Add a `Host` entry; None leaves a setting out."""
-        settings = {**self.options, **changes}
-        lines = "".join(f"  {key} {value}\n" for key, value in settings.items() if value is not None)
-        self.workspace.add_to_ssh_config(f"Host {alias}\n{lines}")
-
-    async def whoami(self, spelling: str = "gpu", **options: float) -> str:
-        """Sign in and return the account's name."""
-        transport = SSHTransport(spelling, **options)
-        self.transports.append(transport)
-        return (await run(transport, "id -un")).out.decode().strip()
-
-    async def refusal(self, kind: type[AlbedoError], spelling: str = "gpu", **options: float) -> str:
-        """Fail to sign in and return the message."""
-        transport = SSHTransport(spelling, **options)
-        self.transports.append(transport)
-        with pytest.raises(kind) as caught:
-            await transport.open("true", Recorder())
-        return str(caught.value)
-
-    def key(self, name: str, passphrase: str = "") -> Path:
-        """Make a key pair that the account accepts."""
-        path = self.workspace.home / name
-        keygen(path, passphrase)
-        accepted = self.host.server.root / f"keys-{self.host.account.name}"
-        with accepted.open("a") as file:
-            file.write(path.with_suffix(".pub").read_text())
-        return path
-
-
-@pytest.fixture
-async def door(workspace: Workspace, sshd_host: Real) -> AsyncIterator[Door]:
-    accepted = sshd_host.server.root / f"keys-{sshd_host.account.name}"
-    before = accepted.read_text()
-    door = Door(workspace, sshd_host)
-    yield door
-    for transport in door.transports:
-        await transport.close()
-    accepted.write_text(before)
+from albedo_provisioner.errors import ConfigError, SignInError, UnreachableError
 
 
 @pytest.fixture
@@ -100,20 +37,6 @@ def agent(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cal
     process.terminate()
     process.wait()
     process.stdout.close()
-
-
-def keygen(path: Path, passphrase: str = "") -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
-
-
-def sign(authority: Path, public_key: Path, *options: str) -> None:
-    """Write a certificate beside a public key."""
-    subprocess.run(["ssh-keygen", "-q", "-s", str(authority), "-I", "test", *options, str(public_key)], check=True)
-
-
-def fingerprint(public_key: Path) -> str:
-    output = subprocess.run(["ssh-keygen", "-l", "-f", str(public_key)], capture_output=True, text=True, check=True)
-    return output.stdout.split()[1]
 
 
 # -- getting in
@@ -240,15 +163,8 @@ async def test_an_unknown_host_key_is_never_accepted_and_the_message_says_what_t
     door.write(UserKnownHostsFile=str(workspace.root / "missing"))
     message = await door.refusal(SignInError)
     assert f"ED25519 {fingerprint(door.host.server.root / 'host_key.pub')}" in message
-    assert f"`ssh -F {workspace.ssh_config} gpu`" in message
+    assert f"`ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`" in message
     assert not (workspace.root / "missing").exists()
-
-
-@pytest.mark.parametrize("known", ["none", "/dev/null"])
-@pytest.mark.parametrize("checking", ["no", "accept-new"])
-async def test_settings_that_make_ssh_careless_do_not_make_us_so(door: Door, known: str, checking: str) -> None:
-    door.write(UserKnownHostsFile=known, StrictHostKeyChecking=checking)
-    assert "is not known" in await door.refusal(SignInError)
 
 
 async def test_a_changed_host_key_is_told_apart_from_an_unknown_one(door: Door, workspace: Workspace) -> None:
@@ -277,7 +193,7 @@ async def test_a_refused_key_is_named_with_the_methods_that_were_tried(door: Doo
     message = await door.refusal(SignInError)
     assert "Permission denied (publickey)" in message
     assert fingerprint(key.with_suffix(".pub")) in message
-    assert f"`ssh -F {workspace.ssh_config} gpu`" in message
+    assert f"`ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`" in message
 
 
 async def test_no_key_at_all_is_said(door: Door) -> None:
@@ -337,7 +253,7 @@ async def test_a_failing_jump_host_is_named_with_its_own_trouble(door: Door, wor
     door.write("gpu", ProxyJump="bastion")
     message = await door.refusal(SignInError)
     assert message.startswith("gpu is reached through bastion, and that failed. The host key of bastion is not known")
-    assert f"`ssh -F {workspace.ssh_config} bastion`" in message
+    assert f"`ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`" in message
 
 
 async def test_a_jump_host_that_forbids_forwarding_is_said(door: Door) -> None:

@@ -13,8 +13,8 @@ import asyncssh
 import pytest
 
 from albedo_provisioner.errors import ConfigError, SignInError, UnreachableError
+from albedo_provisioner.hosts.destination import Destination
 from albedo_provisioner.hosts.ssh_config import ssh_command
-from albedo_provisioner.hosts.ssh_connect import Destination
 from albedo_provisioner.hosts.ssh_errors import Attempt, key_text, translate
 from albedo_provisioner.hosts.ssh_identity import Identities
 from albedo_provisioner.hosts.ssh_trust import known_hosts_files, read_known_hosts, trusted_keys

@@ -1,0 +1,194 @@
+"""`jupyter albedo login`: sign in to a host in the terminal, for kernels that nobody could ask for a password."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import AlbedoError, ConfigError
+
+if TYPE_CHECKING:
+    from ..hosts.openssh_config import Resolved
+
+_DESCRIPTION = """\
+Sign in to a host that asks for something: a password, a second factor, a passphrase, whether to trust its key.
+
+Your own ssh asks, in this terminal. The connection then stays open in the background, and kernels go over it, those
+that wait for the host at once: at your own ControlPath if your ssh config has one, else in a private directory. It ends
+by itself when it has not been used for eight hours (or for your own ControlPersist), when the host does not answer for
+45 seconds, and with --logout. A host that needs no sign-in gets none.
+"""
+
+IDLE_HOURS = 8
+"""How long a connection stays that nobody uses; a kernel that is linked uses it."""
+
+_ALIVE_EVERY, _ALIVE_COUNT = 15, 3
+"""Seconds of silence after which the host is asked for a sign of life, and how many may be missing."""
+
+_BATCH_TIMEOUT = 20
+"""Seconds for an ssh that asks nothing: connecting, signing in, running a command that does nothing."""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "login",
+        help="sign in to a host that asks for a password or the like",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("host", metavar="HOST", help="[user@]host, as in a location")
+    parser.add_argument("--logout", action="store_true", help="end the connection instead, and what runs over it")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Sign in, or out, and say what was done."""
+    from ..hosts.openssh_config import resolve
+
+    ssh = _Ssh(arguments.host)
+    resolved = resolve(arguments.host)
+    if arguments.logout:
+        return _logout(ssh, ssh.masters(resolved))
+    if not sys.stdin.isatty():
+        raise AlbedoError(
+            f"ssh has to ask you something to sign in to {ssh.host}, and this is no terminal. Run the command in one."
+        )
+    for path in ssh.masters(resolved):
+        if ssh.serves(path):
+            print(f"You are signed in to {ssh.host} already: its connection is at {path}.")
+            return 0
+        ssh.control(path, "exit")  # it is there and does not answer
+    words = ssh.fails_unasked()
+    if words is None:
+        print(f"{ssh.host} needs no sign-in: your keys let you in. Nothing was left running.")
+        return 0
+    path = _sign_in(ssh, resolved)
+    if "Host key verification failed" in words and ssh.fails_unasked() is None:
+        ssh.control(path, "exit")
+        print(f"The host key of {ssh.host} is known now, and no further sign-in is needed. Nothing was left running.")
+        return 0
+    print(
+        f"Signed in to {ssh.host}. The connection stays open in the background, at {path}; kernels there go over it "
+        f"from now on. `jupyter albedo login --logout {ssh.host}` ends it."
+    )
+    return 0
+
+
+def _sign_in(ssh: _Ssh, resolved: Resolved) -> str:
+    """Have ssh ask, and leave a connection; return its control path."""
+    from ..hosts.control_paths import make_our_directory, socket_identity
+    from ..hosts.openssh import control_path_option
+
+    path, options = resolved.control_path, []
+    if path and not Path(path).parent.is_dir():
+        print(
+            f"Your ControlPath is {path}, and there is no such directory; another place is taken.",
+            file=sys.stderr,
+        )
+        path = ""
+    if not path:
+        path = str(make_our_directory() / ssh.digest())
+        options += ["-o", "ClearAllForwardings=yes"]  # those of the config are for the user's own connections
+    if not resolved.is_on("controlpersist"):
+        options += ["-o", f"ControlPersist={IDLE_HOURS}h"]
+    if not 0 < int(resolved.get("serveraliveinterval") or 0) <= _ALIVE_EVERY:
+        options += ["-o", f"ServerAliveInterval={_ALIVE_EVERY}", "-o", f"ServerAliveCountMax={_ALIVE_COUNT}"]
+    options += ["-o", "BatchMode=no", "-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no"]
+    status = ssh.run("-M", "-N", "-f", "-T", *control_path_option(path), *options).returncode
+    if status != 0:
+        raise AlbedoError(f"The sign-in to {ssh.host} failed; what ssh said is above.")
+    if socket_identity(path) is None:
+        raise AlbedoError(f"The sign-in to {ssh.host} succeeded, but ssh left no connection at {path}.")
+    return path
+
+
+def _logout(ssh: _Ssh, masters: list[str]) -> int:
+    ended = [path for path in masters if ssh.control(path, "exit")]
+    for path in ended:
+        print(f"Signed out of {ssh.host}: the connection at {path} has ended.")
+    if not ended:
+        print(f"There is no connection to {ssh.host} to end.")
+    return 0
+
+
+class _Ssh:
+    """The user's ssh, for one host.
+
+    Raises:
+        ConfigError: (on construction) there is none, or the text is no host.
+    """
+
+    def __init__(self, host: str) -> None:
+        from ..hosts.destination import find_ssh, ssh_arguments
+
+        program = find_ssh()
+        if program is None:
+            raise ConfigError("There is no ssh program on this machine to sign in with.")
+        self.host = host
+        self._program = program
+        self._host_arguments = ssh_arguments(host)
+
+    def run(self, *options: str) -> subprocess.CompletedProcess[bytes]:
+        """Run ssh in the terminal."""
+        return subprocess.run([self._program, *options, *self._host_arguments], check=False)
+
+    def quietly(self, *options: str, command: str | None = None) -> subprocess.CompletedProcess[str] | None:
+        """Run ssh without asking anything; None when it took too long."""
+        argv = [self._program, "-T", "-o", "BatchMode=yes", *options, *self._host_arguments]
+        try:
+            return subprocess.run(
+                [*argv, command] if command else argv,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=_BATCH_TIMEOUT,
+                start_new_session=True,
+                env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return None
+
+    def fails_unasked(self) -> str | None:
+        """Return ssh's words when it does not get in without asking; None when it does."""
+        from ..hosts.openssh import PLAIN
+
+        told = self.quietly("-o", "ControlPath=none", *PLAIN, command="true")
+        if told is None:
+            return "timed out"
+        return told.stderr if told.returncode == 255 else None
+
+    def serves(self, path: str) -> bool:
+        """Whether a master runs commands, or would if it had room."""
+        from ..hosts.openssh import PLAIN, control_path_option
+
+        told = self.quietly(*control_path_option(path), *PLAIN, "-o", "ProxyCommand=false", command="true")
+        return told is not None and (told.returncode != 255 or "session request failed" in told.stderr)
+
+    def control(self, path: str, what: str) -> bool:
+        """Tell a master something; whether it was there to hear it."""
+        from ..hosts.openssh import control_path_option
+
+        told = self.quietly(*control_path_option(path), "-O", what)
+        return told is not None and told.returncode == 0
+
+    def digest(self) -> str:
+        """Return what ssh makes of "%C" for the host: a socket's name, different for each host, account and port."""
+        from ..hosts.openssh_config import resolve
+
+        return resolve(self.host, ControlPath="%C").control_path
+
+    def masters(self, resolved: Resolved) -> list[str]:
+        """Return the control paths at which there is a socket of this user now."""
+        from ..hosts.control_paths import our_directories, socket_identity
+
+        paths = [*([resolved.control_path] if resolved.control_path else [])]
+        paths += [str(directory / self.digest()) for directory in our_directories()]
+        return [path for path in paths if socket_identity(path)]

@@ -1,0 +1,86 @@
+"""Control paths: the sockets of ssh connections that a person has signed in to, the user's own and ours.
+
+`jupyter albedo login` leaves such a connection (a ControlMaster) behind where the user's config names a ControlPath,
+else below a private directory of ours. Every process of the user finds it there.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from ..errors import AlbedoError, ConfigError
+from ..home import albedo_home
+
+# sockaddr_un has 104 bytes for the path on macOS and the BSDs, 108 on Linux; ssh binds the socket under a name that
+# is 17 characters longer first, and %C is 40.
+_LONGEST_DIRECTORY = 104 - 1 - 17 - 40 - 1
+
+Identity = tuple[int, int]
+"""What tells one socket of a name from the next one: inode and time of creation."""
+
+
+def our_directories() -> list[Path]:
+    """Return where our control sockets may lie, the preferred place first; existing or not.
+
+    Below ALBEDO_HOME, where all processes that share the records of kernels find it, unless its path is too long for a
+    socket's name.
+    """
+    places = []
+    try:
+        places.append(albedo_home() / "ssh")
+    except ConfigError:
+        pass  # it cannot be made: who needs it for more than this says so
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    places.append(Path(runtime) / "albedo" if runtime else Path(f"/tmp/albedo-{os.getuid()}"))
+    return [place for place in places if len(os.fsencode(place)) <= _LONGEST_DIRECTORY]
+
+
+def make_our_directory() -> Path:
+    """Return the directory for a new socket of ours, made private if it had to be made.
+
+    Raises:
+        AlbedoError: there is none that is ours alone.
+    """
+    for place in our_directories():
+        try:
+            place.mkdir(mode=0o700, exist_ok=True)
+        except OSError:
+            continue
+        if is_private(place):
+            return place
+    places = " or ".join(map(str, our_directories()))
+    raise AlbedoError(
+        f"There is no private directory for the connection's socket ({places} cannot be made, or others may write "
+        "there); set ALBEDO_HOME to a short path."
+    )
+
+
+def is_private(directory: Path) -> bool:
+    """Whether a directory is there and nobody else can enter it."""
+    try:
+        status = directory.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
+
+
+def socket_identity(path: str) -> Identity | None:
+    """Return the identity of a control socket, None when there is none or it is another user's."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return None
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.getuid():
+        return None
+    return status.st_ino, status.st_ctime_ns
+
+
+def holds_something(directory: Path) -> bool:
+    """Whether anything lies in a directory of ours that is private."""
+    try:
+        with os.scandir(directory) as entries:
+            return any(True for _ in entries) and is_private(directory)
+    except OSError:
+        return False

@@ -1,0 +1,245 @@
+"""What the user's ssh config says about a host, by ssh's own word: `ssh -G` is the yardstick.
+
+ssh in process reads the config by itself, faster and almost as well. It is asked here where that is not enough: for
+control paths, for the policy on host keys, and for whether the host needs what asyncssh has not got.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import ConfigError
+from .control_paths import holds_something, is_private, our_directories, socket_identity
+from .destination import find_ssh, ssh_arguments
+from .ssh_config import config_files, config_lines
+
+# A config may run commands (Match exec) and look names up (CanonicalizeHostname): seconds.
+RESOLVE_TIMEOUT = 15.0
+
+# How long an answer is believed while no config file changes, in seconds: this machine's name is in it, for one.
+FRESH = 60.0
+
+# What asyncssh 2.24 does not do, or only with packages that are not among ours (PKCS#11, GSSAPI, FIDO).
+_BEYOND_ASYNCSSH = {
+    "pkcs11provider": "keys of a smart card (PKCS11Provider)",
+    "hostbasedauthentication": "HostbasedAuthentication",
+    "knownhostscommand": "KnownHostsCommand",
+    "verifyhostkeydns": "VerifyHostKeyDNS",
+    "canonicalizehostname": "CanonicalizeHostname",
+    "bindinterface": "BindInterface",
+    "proxyusefdpass": "ProxyUseFdpass",
+}
+# Settings whose mention anywhere in the config makes it worth asking ssh, besides `Match exec`, and GSSAPI for those
+# who have a ticket. All others asyncssh knows, or they make no difference to a command without a terminal.
+_WORTH_ASKING = {"controlpath", *_BEYOND_ASYNCSSH}
+_NO = ("", "no", "none", "false")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A host's settings, as `ssh -G` prints them.
+
+    Attributes:
+        settings: the values of each, by its name in lower case.
+        ran_commands: whether reading the config ran a command (`Match exec`) for this host.
+        files: the files that were read.
+    """
+
+    settings: Mapping[str, list[str]]
+    ran_commands: bool = False
+    files: frozenset[Path] = field(default_factory=frozenset)
+
+    def get(self, name: str) -> str:
+        """Return a setting's (first) value, "" where ssh prints none."""
+        return next(iter(self.settings.get(name, ())), "")
+
+    def is_on(self, name: str) -> bool:
+        """Whether a setting has another value than one for "no"."""
+        return self.get(name).lower() not in _NO
+
+    @property
+    def identity_files(self) -> set[str]:
+        """The paths of the identity files, existing or not."""
+        return {os.path.expanduser(name) for name in self.settings.get("identityfile", ())}
+
+    @property
+    def control_path(self) -> str:
+        """The user's own control path for the host, "" for none."""
+        path = self.get("controlpath")
+        return "" if path.lower() == "none" else path
+
+
+def resolve(host: str, **options: str) -> Resolved:
+    """Ask ssh what the config says about a host; blocking.
+
+    Args:
+        host: `[user@]host` as the user spells it.
+        options: settings that go before those of the config.
+
+    Raises:
+        ConfigError: ssh does not understand the config, or there is no ssh.
+    """
+    program = find_ssh()
+    if program is None:
+        raise ConfigError("There is no ssh program on this machine.")
+    given = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
+    command = [program, "-T", "-G", "-o", "LogLevel=DEBUG1", *given, *ssh_arguments(host)]
+    try:
+        told = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=RESOLVE_TIMEOUT,
+            start_new_session=True,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"ssh took longer than {RESOLVE_TIMEOUT:g} s to read its config for {host}.") from None
+    except OSError as error:
+        raise ConfigError(f"ssh could not be run: {error.strerror or error}.") from error
+    said = told.stderr.decode(errors="replace").splitlines()
+    if told.returncode:
+        words = next((line for line in said if line.strip() and not line.startswith("debug")), "no reason given")
+        raise ConfigError(f"The ssh config cannot be read: {words.strip()}. Correct that line and try again.")
+    settings: dict[str, list[str]] = {}
+    for line in told.stdout.decode(errors="surrogateescape").splitlines():
+        name, _, value = line.partition(" ")
+        settings.setdefault(name.lower(), []).append(value)
+    return Resolved(
+        settings,
+        any(line.startswith("debug1: Executing command: ") for line in said),
+        frozenset(Path(line.split(" data ", 1)[1].strip()) for line in said if " Reading configuration data " in line),
+    )
+
+
+class HostSettings:
+    """What ssh says of one host, asked when it is worth it, and not again until a config file changes.
+
+    Used on the I/O thread; ssh runs beside it.
+
+    Args:
+        host: `[user@]host` as the user spells it.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._known: dict[tuple[tuple[str, str], ...], tuple[float, object, Resolved]] = {}
+
+    async def ask(self, **options: str) -> Resolved:
+        """Return what ssh says; see `resolve`.
+
+        Raises:
+            ConfigError: as `resolve`.
+        """
+        key = tuple(sorted(options.items()))
+        if key in self._known:
+            asked, stamp, resolved = self._known[key]
+            if time.monotonic() - asked < FRESH and stamp == _stamp(resolved.files):
+                return resolved
+        resolved = await asyncio.get_running_loop().run_in_executor(None, lambda: resolve(self._host, **options))
+        if not resolved.ran_commands:  # what those say may be different each time
+            self._known[key] = (time.monotonic(), _stamp(resolved.files), resolved)
+        return resolved
+
+    async def ask_if_worth_it(self) -> Resolved | None:
+        """Return what ssh says, or None where it cannot matter: nothing in the config is out of the ordinary.
+
+        Raises:
+            ConfigError: as `resolve`.
+        """
+        lines = list(config_lines())
+        worth_it = bool(_hardware_keys()) or any(
+            keyword in _WORTH_ASKING or (keyword == "match" and "exec" in rest.lower()) for keyword, rest in lines
+        )
+        if not worth_it and any(keyword == "gssapiauthentication" for keyword, rest in lines):
+            worth_it = await _has_ticket()
+        return await self.ask() if worth_it and find_ssh() else None
+
+    async def our_control_paths(self) -> list[str]:
+        """Return the control paths of ours for the host, one a directory, whether something is there or not.
+
+        Raises:
+            ConfigError: as `resolve`.
+        """
+        name = (await self.ask(ControlPath="%C")).control_path
+        return [str(directory / name) for directory in our_directories()]
+
+    async def live_sockets(self, resolved: Resolved | None) -> list[str]:
+        """Return the host's control paths at which there is a socket of this user now; it may be dead.
+
+        Args:
+            resolved: what `ask_if_worth_it` returned.
+
+        Raises:
+            ConfigError: as `resolve`.
+        """
+        users = resolved.control_path if resolved is not None else ""
+        found = [users] if users and socket_identity(users) else []
+        if any(holds_something(directory) for directory in our_directories()):
+            paths = await self.our_control_paths()
+            found += [path for path in paths if socket_identity(path) and is_private(Path(path).parent)]
+        return found
+
+    async def need_of_program(self, resolved: Resolved) -> str:
+        """Return what the host needs that asyncssh has not got, "" for nothing."""
+        if resolved.ran_commands:
+            # asyncssh runs it without the percent tokens, and holds up everything else meanwhile.
+            return "Match exec"
+        for name, need in _BEYOND_ASYNCSSH.items():
+            if resolved.is_on(name):
+                return need
+        if _hardware_keys() & resolved.identity_files:
+            return "a hardware key"
+        if resolved.is_on("gssapiauthentication") and await _has_ticket():
+            return "GSSAPIAuthentication"
+        return ""
+
+
+def _stamp(files: frozenset[Path]) -> object:
+    """Return what changes when a config file does, or when one is added to a directory that has one."""
+    paths = {*files, *config_files()}
+    paths |= {path.parent for path in paths}
+    stamps = set()
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            continue
+        stamps.add((path, status.st_ino, status.st_mtime_ns, status.st_size))
+    return stamps
+
+
+def _hardware_keys() -> set[str]:
+    """Return the paths of the private halves of hardware keys (FIDO) that lie in ~/.ssh."""
+    found = set()
+    for path in Path("~/.ssh").expanduser().glob("*.pub"):
+        try:
+            with path.open("rb") as file:
+                if file.read(3) == b"sk-":
+                    found.add(str(path.with_suffix("")))
+        except OSError:
+            continue  # not ours to read, so ssh does not read it either
+    return found
+
+
+async def _has_ticket() -> bool:
+    """Whether there is a Kerberos ticket that is good now; without one GSSAPI gets nobody in."""
+    klist = shutil.which("klist")
+    if klist is None:
+        return False
+
+    def ask() -> bool:
+        command = [klist, "-s"]
+        try:
+            return not subprocess.run(command, stdin=subprocess.DEVNULL, timeout=5, check=False).returncode
+        except (OSError, subprocess.TimeoutExpired):
+            return False
+
+    return await asyncio.get_running_loop().run_in_executor(None, ask)

@@ -1,0 +1,160 @@
+"""The way to a host over ssh: in process, or by the user's own `ssh` program, whichever it takes.
+
+ssh in process (asyncssh) starts faster and carries several kernels on one connection, so it is the usual way. The
+program is used
+
+- over a connection that the user is signed in to already, their own ControlMaster or one of `jupyter albedo login`;
+- when their config needs for this host what asyncssh has not got, or cannot be read by it;
+- when ALBEDO_SSH says so.
+
+It is decided at each new connection, so that a kernel whose host begins to ask for a password goes on over a master
+that appears later.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+
+from ..errors import ConfigError, HostError, SignInError
+from .openssh import MasterRefusedError, ProgramTransport
+from .openssh_config import HostSettings, Resolved
+from .reachability import Reachability
+from .sign_in_watch import SignInWatch
+from .ssh import SSHTransport
+from .transport import Channel, ChannelReceiver
+
+log = logging.getLogger("albedo_provisioner.hosts")
+
+WAYS = ("auto", "builtin", "program")
+
+
+def chosen_way() -> str:
+    """Return which ssh the user wants (`$ALBEDO_SSH`): "auto", "builtin" or "program".
+
+    Raises:
+        ConfigError: the variable has another value.
+    """
+    way = os.environ.get("ALBEDO_SSH") or "auto"
+    if way not in WAYS:
+        raise ConfigError(f"ALBEDO_SSH is {way!r}; it can be {', '.join(WAYS[:-1])} or {WAYS[-1]}.")
+    return way
+
+
+class RemoteTransport:
+    """Runs commands on one host over ssh; see `Transport`.
+
+    Args:
+        host: `[user@]host`, the host being a name, an address or an alias of the ssh config.
+
+    Attributes:
+        builtin: the way in process.
+        program: the way by the ssh program.
+    """
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self.builtin = SSHTransport(host)
+        self.program = ProgramTransport(host)
+        self._settings = HostSettings(host)
+        self._watch = SignInWatch(host, self._settings)
+        self._failing = False
+
+    @property
+    def host(self) -> str:
+        """The host as the user spells it."""
+        return self._host
+
+    async def open(self, command: str, receiver: ChannelReceiver) -> Channel:
+        """Run `command`; see `Transport.open`.
+
+        Raises:
+            UnreachableError: the host cannot be reached, or runs no commands for us.
+            SignInError: it does not let us in, or its host key is not trusted.
+            ConfigError: the ssh config cannot be read.
+        """
+        try:
+            channel = await self._open(command, receiver)
+        except HostError as error:
+            self._failing = True
+            if isinstance(error, SignInError):
+                self._watch.look_out()
+            raise
+        if self._failing:
+            # Others may be waiting who failed as well, and who need not wait any longer.
+            self._failing = False
+            Reachability.get().announce(self._host)
+        self._watch.stop()
+        return channel
+
+    async def close(self) -> None:
+        """Close all connections to the host that are ours, and the channels on them. Masters stay."""
+        self._watch.stop()
+        await self.builtin.close()
+        await self.program.close()
+
+    async def _open(self, command: str, receiver: ChannelReceiver) -> Channel:
+        way = chosen_way()
+        if way == "builtin":
+            return await self.builtin.open(command, receiver)
+        if way == "auto" and self.builtin.connections:
+            try:
+                return await self.builtin.open(command, receiver)
+            except SignInError as error:
+                log.debug("%s: not in process any more: %s", self._host, error)
+        resolved = await self._settings.ask_if_worth_it()
+        masters = await self._settings.live_sockets(resolved)
+        trusted = [master for master in masters if not self.program.suspects(master)]
+        refusals: list[MasterRefusedError] = []
+        channel = await self._by_master(command, receiver, trusted, refusals)
+        if channel is not None:
+            return channel
+        try:
+            return await self._directly(command, receiver, way, resolved)
+        except SignInError as error:
+            # Nothing is left but masters that have not answered of late.
+            channel = await self._by_master(command, receiver, [m for m in masters if m not in trusted], refusals)
+            if channel is not None:
+                return channel
+            if any(refusal.full for refusal in refusals):
+                raise SignInError(
+                    self._host,
+                    f"The connection to {self._host} that is signed in has no room for another session (the server's "
+                    f"MaxSessions), and a new one would need a sign-in of its own: {error}",
+                    "no room on the connection that is signed in",
+                ) from error
+            raise
+
+    async def _by_master(
+        self, command: str, receiver: ChannelReceiver, masters: list[str], refusals: list[MasterRefusedError]
+    ) -> Channel | None:
+        for master in masters:
+            try:
+                return await self.program.open_by_master(command, receiver, master)
+            except MasterRefusedError as refusal:
+                log.debug("%s: not by the master at %s: %s", self._host, master, refusal)
+                refusals.append(refusal)
+        return None
+
+    async def _directly(self, command: str, receiver: ChannelReceiver, way: str, resolved: Resolved | None) -> Channel:
+        if way == "program":
+            return await self.program.open(command, receiver)
+        need = await self._settings.need_of_program(resolved) if resolved is not None else ""
+        if need:
+            log.debug("%s: by the ssh program, because of %s", self._host, need)
+            return await self.program.open(command, receiver)
+        try:
+            return await self.builtin.open(command, receiver)
+        except SignInError:
+            if resolved is None or not resolved.is_on("proxyjump"):
+                raise
+            # The jump host may be one that the user is signed in to: then ssh gets through it.
+            return await self.program.open(command, receiver)
+        except ConfigError as error:
+            # asyncssh knows less of the language than ssh. If ssh cannot read the config either, its words are better.
+            try:
+                await self._settings.ask()
+            except ConfigError:
+                raise error from None
+            log.debug("%s: by the ssh program, because of %s", self._host, error)
+            return await self.program.open(command, receiver)
