@@ -49,6 +49,8 @@ def _may_be_trusted(host: str, name: str, port: int, key: asyncssh.SSHKey, known
         return True
     if policy not in ("false", "no", "off", "accept-new"):
         return False
+    if resolved.get("userknownhostsfile").split()[:1] in ([], ["none"]):
+        return False  # ssh takes no key that it has no place to remember in
     text = key_text(key.get_algorithm(), key.public_data)
     if key.get_algorithm() in known:
         # Nothing is remembered, and nothing is sent that a listener could use: passwords are never sent at all.
@@ -69,10 +71,7 @@ def _is_loopback(name: str) -> bool:
 
 def _remember(resolved: Resolved, name: str, port: int, key: asyncssh.SSHKey) -> str:
     """Add a key to the user's known hosts as ssh does; return what was done, in words."""
-    files = resolved.get("userknownhostsfile").split()
-    if not files or files[0].lower() in ("none", "/dev/null"):
-        return "there is no file to remember it in"
-    file = Path(files[0]).expanduser()
+    file = Path(resolved.get("userknownhostsfile").split()[0]).expanduser()
     try:
         _append(file, known_hosts_line(resolved, name, port, key))
     except OSError as error:

@@ -99,8 +99,9 @@ class Words:
             attempt.via = attempt.via or "its ProxyCommand"
         elif line.startswith("debug1: Setting implicit ProxyCommand from ProxyJump: "):
             attempt.via = "its jump host"
-        elif found := re.match(r"debug1: Server host key: (\S+) (SHA256:\S+)", line):
-            attempt.untrusted = f"{key_kind(found[1])} {found[2]}"
+        elif found := re.match(r"debug1: Server host (?:key|certificate): (\S+) (SHA256:[^\s,]+)", line):
+            # A certificate's fingerprint is that of the key in it.
+            attempt.untrusted = f"{key_kind(found[1].replace('-cert-v01', ''))} {found[2]}"
         elif found := re.match(r"debug1: Authentications that can continue: (\S*)", line):
             attempt.methods[:] = found[1].split(",")
         elif found := re.match(r"debug1: Offering public key: .* (\S+) (SHA256:\S+)(.*)", line):
@@ -125,11 +126,12 @@ class Words:
         elif "Permission denied (" in reason or "Too many authentication failures" in everything:
             error = asyncssh.PermissionDenied("Permission denied")
         elif "Host key verification failed" in everything or "REVOKED HOST KEY" in everything:
-            if "REVOKED HOST KEY" in everything:
+            revoked = "REVOKED HOST KEY" in everything
+            if revoked:
                 attempt.untrusted = ""
             elif "HOST IDENTIFICATION HAS CHANGED" in everything and not attempt.known:
                 attempt.known.append("another key")
-            error = asyncssh.HostKeyNotVerifiable("Host key is revoked" if not attempt.untrusted else reason)
+            error = asyncssh.HostKeyNotVerifiable("Host key is revoked" if revoked else reason)
         elif found := re.search(r"Could not resolve hostname (.+?): (.+)", everything):
             attempt.address = attempt.address or f"{found[1]}:22"
             error = socket.gaierror(socket.EAI_NONAME, found[2].lower())

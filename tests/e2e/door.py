@@ -41,6 +41,11 @@ class Door:
         self.way: Callable[..., Transport] = SSHTransport
         self.transports: list[Transport] = []
 
+    @property
+    def known(self) -> Path:
+        """Where a test may keep known hosts of its own; nothing is there at first."""
+        return self.workspace.home / "known"
+
     def write(self, alias: str = "gpu", **changes: str | None) -> None:
         """Add a `Host` entry; None leaves a setting out."""
         settings = {**self.options, **changes}

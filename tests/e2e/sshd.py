@@ -99,6 +99,12 @@ class Account:
         if pwd.getpwnam(self.name).pw_shell != shell:
             _run(["usermod", "--shell", shell, self.name])
 
+    def set_password(self, password: str) -> None:
+        """Give it a password, or with "" none that could be right."""
+        command = ["chpasswd"] if password else ["usermod", "--password", "*", self.name]
+        # /etc/shadow is locked for a moment while another run changes it.
+        wait_until(lambda: _succeeds(command, f"{self.name}:{password}"), 20, " ".join(command))
+
     def run(self, argv: list[str], first_on_path: Path | None = None) -> subprocess.CompletedProcess[str]:
         """Run a command as the account, in its home, with a plain login environment."""
         path = "/usr/local/bin:/usr/bin:/bin"
@@ -163,8 +169,8 @@ def _account(name: str) -> Account:
     return Account(name, entry.pw_uid, entry.pw_gid, Path(entry.pw_dir))
 
 
-def _succeeds(command: list[str]) -> bool:
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+def _succeeds(command: list[str], words: str = "") -> bool:
+    result = subprocess.run(command, input=words, capture_output=True, text=True, check=False)
     if result.returncode not in (0, 1, 10):  # 1 and 10: the password or group file cannot be updated just now
         raise NoSshdError(f"{' '.join(command)}: {result.stderr.strip()}")
     return result.returncode == 0
@@ -229,17 +235,7 @@ class SshServer:
         """Listen (again), with sshd's own options where they differ from the usual ones (MaxSessions="1")."""
         if self._process is not None:
             return
-        self._options = options
-        config = self.root / "sshd_config"
-        lines = {
-            "ListenAddress": f"127.0.0.1:{self.port}",
-            "HostKey": str(self.root / "host_key"),
-            "PidFile": "none",
-            "AuthorizedKeysFile": f"{self.root}/keys-%u",
-            **_DEFAULTS,
-            **options,
-        }
-        config.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
+        config = self._configure(options)
         # Newer servers (9.8) shut out an address after failures; all tests come from one. Older ones do not know it.
         extra = ["-o", "PerSourcePenalties=no"]
         test = [self._program, "-t", "-f", str(config), *extra]
@@ -255,6 +251,29 @@ class SshServer:
             preexec_fn=_die_with_parent,
         )
         wait_until(self._listens, 10, f"sshd listens; its log: {self.log()[-2000:]}")
+
+    def _configure(self, options: dict[str, str]) -> Path:
+        """Write the configuration and return its file."""
+        self._options = options
+        config = self.root / "sshd_config"
+        lines = {
+            "ListenAddress": f"127.0.0.1:{self.port}",
+            "HostKey": str(self.root / "host_key"),
+            "PidFile": "none",
+            "AuthorizedKeysFile": f"{self.root}/keys-%u",
+            **_DEFAULTS,
+            **options,
+        }
+        config.write_text("".join(f"{key} {value}\n" for key, value in lines.items()))
+        return config
+
+    def reconfigure(self, **options: str) -> None:
+        """Take other options for new connections; those that there are stay."""
+        assert self._process is not None
+        self._configure(options)
+        before = self.log().count("Server listening on")
+        self._process.send_signal(signal.SIGHUP)
+        wait_until(lambda: self.log().count("Server listening on") > before, 10, "sshd has read its configuration")
 
     def _listens(self) -> bool:
         assert self._process is not None

@@ -1,0 +1,200 @@
+"""`jupyter albedo login`: the person signs in once in a terminal, and kernels go through."""
+
+from __future__ import annotations
+
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest import Workspace
+from door import Door
+from faces import Real
+from kernels import started
+from masters import control_path, ssh
+from procs import wait_until
+from terminal import Terminal, albedo
+
+from albedo_provisioner.errors import SignInError
+from albedo_provisioner.kernels import link
+
+PASSWORD = "open sesame 7"
+
+
+@pytest.fixture
+def no_key(sshd_host: Real) -> Iterator[Real]:
+    """Return a real host that lets nobody in but by password."""
+    sshd_host.account.set_password(PASSWORD)
+    sshd_host.server.restart(PasswordAuthentication="yes", PubkeyAuthentication="no")
+    yield sshd_host
+    log_out(sshd_host.alias)
+    sshd_host.account.set_password("")
+
+
+def sockets(workspace: Workspace) -> list[Path]:
+    """Return our control sockets."""
+    return list((workspace.albedo_home / "ssh").glob("*"))
+
+
+def log_in(alias: str | None, *answers: tuple[str, str]) -> str:
+    """Sign in, answering what is asked; return what was shown."""
+    assert alias is not None
+    with Terminal(*albedo("login", alias)) as terminal:
+        for question, answer in answers:
+            terminal.expect(question)
+            terminal.type(answer)
+        assert terminal.end() == 0, terminal.shown
+        return " ".join(terminal.shown.split())
+
+
+def log_out(alias: str | None) -> str:
+    """Sign out, and return what was said."""
+    command = albedo("login", "--logout", str(alias))
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
+
+
+PROGRAM = """
+import sys
+sys.path.insert(0, sys.argv[2])
+from albedo_provisioner.hosts import io_thread
+from albedo_provisioner.hosts.pool import HostPool
+from recorder import run
+
+async def whoami():
+    return (await run(HostPool.get().transport_for(sys.argv[1]), "id -un")).out.decode().strip()
+
+print(io_thread.run_blocking(whoami()))
+"""
+
+
+def whoami_elsewhere(alias: str | None) -> str:
+    """Run a command on a host from another process, and return the account's name."""
+    command = [sys.executable, "-c", PROGRAM, str(alias), str(Path(__file__).parent)]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.returncode == 0, told.stderr
+    return told.stdout.strip()
+
+
+async def test_a_password_is_asked_for_once_and_kernels_of_all_processes_go_through(
+    no_key: Real, workspace: Workspace
+) -> None:
+    with pytest.raises(SignInError, match=r"Permission denied \(password\).*jupyter albedo login") as caught:
+        async with started(no_key.location()):
+            pass
+    assert caught.value.state == "needs_auth"
+    shown = log_in(no_key.alias, ("password:", PASSWORD))
+    assert f"Signed in to {no_key.alias}" in shown
+    (path,) = sockets(workspace)
+    assert str(path) in shown
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    async with started(no_key.location()) as kernel:
+        assert await kernel.value("6 * 7") == "42"
+        assert no_key.connected() == 1
+        assert whoami_elsewhere(no_key.alias) == no_key.account.name
+        assert no_key.connected() == 1
+    assert "already" in log_in(no_key.alias)
+    assert "Signed out" in log_out(no_key.alias)
+    wait_until(lambda: not sockets(workspace) and not no_key.connected(), what="signed out")
+
+
+async def test_a_link_that_waits_for_a_sign_in_goes_on_as_soon_as_there_was_one(
+    sshd_host: Real, monkeypatch: pytest.MonkeyPatch, no_key_later: None
+) -> None:
+    """The kernel's first connection was by key, in process; it goes on over the master."""
+    monkeypatch.setattr(link, "_FIRST_RETRY", 60.0)
+    async with started(sshd_host.location()) as kernel:
+        await kernel.run("x = 41")
+        cell = kernel.begin("import time\nfor i in range(20): print(i, flush=True); time.sleep(0.2)")
+        await cell.until(lambda: len(cell.lines) > 2)
+        sshd_host.server.reconfigure(PasswordAuthentication="yes", PubkeyAuthentication="no")
+        sshd_host.cut()
+        wait_until(lambda: "Permission denied" in str(kernel.status["away"]), 20, "it waits for a sign-in")
+        log_in(sshd_host.alias, ("password:", PASSWORD))
+        wait_until(lambda: kernel.status["step"] == "attached", 5, f"it is attached again: {kernel.status}")
+        await cell.done()
+        assert cell.lines == [str(i) for i in range(20)]
+        assert await kernel.value("x") == "41"
+
+
+@pytest.fixture
+def no_key_later(sshd_host: Real) -> Iterator[None]:
+    """Let a test switch the host to passwords."""
+    sshd_host.account.set_password(PASSWORD)
+    yield
+    log_out(sshd_host.alias)
+    sshd_host.account.set_password("")
+
+
+def test_a_second_factor_is_asked_for_by_the_server_s_own_questions(no_key: Real, workspace: Workspace) -> None:
+    no_key.server.restart(
+        UsePAM="yes",
+        KbdInteractiveAuthentication="yes",
+        PubkeyAuthentication="yes",
+        AuthenticationMethods="publickey,keyboard-interactive",
+    )
+    shown = log_in(no_key.alias, ("Password:", PASSWORD))
+    assert f"Signed in to {no_key.alias}" in shown
+    assert len(sockets(workspace)) == 1
+
+
+def test_a_wrong_password_leaves_nothing_and_says_so(no_key: Real, workspace: Workspace) -> None:
+    with Terminal(*albedo("login", str(no_key.alias))) as terminal:
+        for _ in range(3):
+            terminal.expect("password:")
+            terminal.type("no")
+        assert terminal.end() == 1
+    assert f"The sign-in to {no_key.alias} failed" in terminal.shown
+    assert sockets(workspace) == []
+
+
+def test_a_locked_key_s_passphrase_is_asked_for(door: Door) -> None:
+    door.write(IdentityFile=str(door.key("locked", "secret")), IdentitiesOnly="yes")
+    shown = log_in("gpu", ("Enter passphrase", "secret"))
+    assert "Signed in to gpu" in shown
+    assert whoami_elsewhere("gpu") == door.host.account.name
+    assert "Signed out" in log_out("gpu")
+
+
+def test_an_unknown_host_key_is_accepted_in_the_terminal_and_no_connection_is_left(
+    door: Door, workspace: Workspace
+) -> None:
+    door.write(UserKnownHostsFile=str(door.known))
+    shown = log_in("gpu", ("(yes/no/[fingerprint])?", "yes"))
+    assert "is known now" in shown
+    assert sockets(workspace) == []
+    assert not door.host.connected()
+    assert "needs no sign-in" in log_in("gpu")
+
+
+def test_a_host_that_lets_us_in_gets_no_connection(sshd_host: Real, workspace: Workspace) -> None:
+    assert "needs no sign-in" in log_in(sshd_host.alias)
+    assert sockets(workspace) == []
+    wait_until(lambda: not sshd_host.connected(), what="no connection")
+
+
+def test_without_a_terminal_it_says_that_it_needs_one(no_key: Real) -> None:
+    told = subprocess.run(
+        albedo("login", str(no_key.alias)), stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    assert told.returncode == 1
+    assert "this is no terminal" in told.stderr
+
+
+def test_the_user_s_own_control_path_is_used(no_key: Real, workspace: Workspace) -> None:
+    workspace.ssh_config.write_text(f"ControlPath {workspace.root}/own-%C\n" + workspace.ssh_config.read_text())
+    own = control_path(str(no_key.alias))
+    assert own in log_in(no_key.alias, ("password:", PASSWORD))
+    assert sockets(workspace) == []
+    assert ssh("-O", "check", str(no_key.alias)).returncode == 0
+    # And it is the user's own as well: their ssh goes over it.
+    assert ssh(str(no_key.alias), "id -un").stdout.strip() == no_key.account.name
+
+
+def test_a_host_is_never_an_option(workspace: Workspace) -> None:
+    owned = workspace.root / "owned"
+    with Terminal(*albedo("login", "--", f"-oProxyCommand=touch {owned}")) as terminal:
+        assert terminal.end() == 1, terminal.shown
+    assert not owned.exists()
