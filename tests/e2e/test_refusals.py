@@ -104,7 +104,7 @@ class TestTheHost:
         before, text = known.read_text(), ""
         known.write_text(text)
         message = await refusal(remote_host.location(), SignInError, str(remote_host.alias), "not known", "SHA256:")
-        assert re.search(rf"`ssh .*{remote_host.alias}`", message), message
+        assert re.search(rf"`.*jupyter albedo login {remote_host.alias}`", message), message
         assert known.read_text() == text
         known.write_text(before)
 
