@@ -173,8 +173,9 @@ class ProgramTransport:
     def _options(self, log_path: str, master: str | None) -> list[str]:
         settings = {
             "BatchMode": "yes",
-            # What `Words` reads. It goes to a pipe, and not to jump hosts' ssh, as -v would.
-            "LogLevel": "DEBUG1",
+            # What `Words` reads. It goes to a pipe, and not to jump hosts' ssh, as -v would. Only at level 2 it says
+            # whether an end was the command's or the master's.
+            "LogLevel": "DEBUG1" if master is None else "DEBUG2",
             "ConnectTimeout": str(math.ceil(self._connect_timeout)),
             "ServerAliveInterval": str(KEEPALIVE_INTERVAL),
             "ServerAliveCountMax": str(KEEPALIVE_COUNT),
@@ -275,7 +276,7 @@ class ProgramChannel(ProcessChannel):
         super()._process_ended(returncode)
 
     def _explain(self, returncode: int) -> Exit:
-        return self.words.ending(returncode, self.master is not None)
+        return self.words.ending(returncode)
 
 
 class LogPipe:

@@ -12,18 +12,18 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
 from .control_paths import holds_something, is_private, our_directories, socket_identity
 from .destination import find_ssh, ssh_arguments
-from .ssh_config import config_files, config_lines
+from .ssh_config import config_lines
 
 # A config may run commands (Match exec) and look names up (CanonicalizeHostname): seconds.
 RESOLVE_TIMEOUT = 15.0
 
-# How long an answer is believed while no config file changes, in seconds: this machine's name is in it, for one.
+# How long an answer is believed while the config files say the same, in seconds: this machine's name is in it, for one.
 FRESH = 60.0
 
 # What asyncssh 2.24 does not do, or only with packages that are not among ours (PKCS#11, GSSAPI, FIDO).
@@ -49,12 +49,10 @@ class Resolved:
     Attributes:
         settings: the values of each, by its name in lower case.
         ran_commands: whether reading the config ran a command (`Match exec`) for this host.
-        files: the files that were read.
     """
 
     settings: Mapping[str, list[str]]
     ran_commands: bool = False
-    files: frozenset[Path] = field(default_factory=frozenset)
 
     def get(self, name: str) -> str:
         """Return a setting's (first) value, "" where ssh prints none."""
@@ -112,15 +110,11 @@ def resolve(host: str, **options: str) -> Resolved:
     for line in told.stdout.decode(errors="surrogateescape").splitlines():
         name, _, value = line.partition(" ")
         settings.setdefault(name.lower(), []).append(value)
-    return Resolved(
-        settings,
-        any(line.startswith("debug1: Executing command: ") for line in said),
-        frozenset(Path(line.split(" data ", 1)[1].strip()) for line in said if " Reading configuration data " in line),
-    )
+    return Resolved(settings, any(line.startswith("debug1: Executing command: ") for line in said))
 
 
 class HostSettings:
-    """What ssh says of one host, asked when it is worth it, and not again until a config file changes.
+    """What ssh says of one host, asked when it is worth it, and not again until the config files say something else.
 
     Used on the I/O thread; ssh runs beside it.
 
@@ -130,7 +124,7 @@ class HostSettings:
 
     def __init__(self, host: str) -> None:
         self._host = host
-        self._known: dict[tuple[tuple[str, str], ...], tuple[float, object, Resolved]] = {}
+        self._known: dict[tuple[tuple[str, str], ...], tuple[float, list[tuple[str, str]], Resolved]] = {}
 
     async def ask(self, **options: str) -> Resolved:
         """Return what ssh says; see `resolve`.
@@ -140,12 +134,13 @@ class HostSettings:
         """
         key = tuple(sorted(options.items()))
         if key in self._known:
-            asked, stamp, resolved = self._known[key]
-            if time.monotonic() - asked < FRESH and stamp == _stamp(resolved.files):
+            asked, config, resolved = self._known[key]
+            if time.monotonic() - asked < FRESH and config == list(config_lines()):
                 return resolved
+        config = list(config_lines())
         resolved = await asyncio.get_running_loop().run_in_executor(None, lambda: resolve(self._host, **options))
         if not resolved.ran_commands:  # what those say may be different each time
-            self._known[key] = (time.monotonic(), _stamp(resolved.files), resolved)
+            self._known[key] = (time.monotonic(), config, resolved)
         return resolved
 
     async def ask_if_worth_it(self) -> Resolved | None:
@@ -200,20 +195,6 @@ class HostSettings:
         if resolved.is_on("gssapiauthentication") and await _has_ticket():
             return "GSSAPIAuthentication"
         return ""
-
-
-def _stamp(files: frozenset[Path]) -> object:
-    """Return what changes when a config file does, or when one is added to a directory that has one."""
-    paths = {*files, *config_files()}
-    paths |= {path.parent for path in paths}
-    stamps = set()
-    for path in paths:
-        try:
-            status = path.stat()
-        except OSError:
-            continue
-        stamps.add((path, status.st_ino, status.st_mtime_ns, status.st_size))
-    return stamps
 
 
 def _hardware_keys() -> set[str]:

@@ -77,8 +77,10 @@ class Words:
     def _take_end(self, line: str) -> None:
         if line.startswith("debug1: client_input_channel_req: ") and " rtype exit-signal " in line:
             self._signalled = True
-        elif found := re.match(r"debug1: Exit status (\d+)", line):
+        elif found := re.match(r"debug\d: (?:Exit status|.*Received exit status from master) (\d+)", line):
             self._status = int(found[1])
+        elif line.startswith("debug2: ") and "Control master terminated unexpectedly" in line:
+            self.lines.append("the connection of the master ended")
 
     def _take_beginning(self, line: str) -> None:
         attempt = self._attempt
@@ -147,20 +149,13 @@ class Words:
             error = asyncssh.ConnectionLost(reason)
         return translate(error, attempt)
 
-    def ending(self, returncode: int, master: bool) -> Exit:
-        """Return what the end of ssh says about the command it ran.
-
-        Args:
-            returncode: of the ssh process.
-            master: whether it ran over a master, which tells a little less.
-        """
+    def ending(self, returncode: int) -> Exit:
+        """Return what the end of ssh says about the command it ran."""
         if returncode < 0:
             return Exit(None, error=ConnectionError(f"ssh was ended by signal {-returncode}"))
         if returncode != 255 or self._status == 255:
             return Exit(returncode)
         if self._signalled:
             return Exit(None, signal="unknown")  # the program does not say which
-        if self.lines:
-            return Exit(None, error=ConnectionError(self.reason))
-        # A master says neither that a signal ended the command nor that it was 255 that it returned.
-        return Exit(255) if master else Exit(None, error=ConnectionError("the connection ended"))
+        # A master does not say that a signal ended the command: that looks like the end of the connection.
+        return Exit(None, error=ConnectionError(self.reason if self.lines else "the connection ended"))

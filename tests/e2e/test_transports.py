@@ -84,11 +84,19 @@ async def test_output_errors_and_exit_status_arrive_apart(transport: Transport) 
 
 
 async def test_a_command_killed_by_a_signal_tells_which(transport: Transport, way: str) -> None:
-    """The ssh program tells less: that it was a signal, or (over a master) only its 255."""
+    """The ssh program tells only that it was a signal; over a master it looks like the end of the connection."""
     told = await run(transport, "kill -KILL $$")
     assert told.how is not None
-    status, signal_name = {"openssh": (None, "unknown"), "master": (255, None)}.get(way, (None, "KILL"))
-    assert (told.how.status, told.how.signal, told.how.error) == (status, signal_name, None)
+    assert told.how.status is None
+    assert told.how.signal == {"openssh": "unknown", "master": None}.get(way, "KILL")
+    assert (told.how.error is not None) == (way == "master")
+
+
+async def test_an_exit_status_of_255_is_the_command_s(transport: Transport) -> None:
+    """The ssh program uses the same number for failures of its own."""
+    told = await run(transport, "exit 255")
+    assert told.how is not None
+    assert (told.how.status, told.how.signal, told.how.error) == (255, None, None)
 
 
 async def test_commands_start_in_the_home_directory(transport: Transport, any_host: Host) -> None:
