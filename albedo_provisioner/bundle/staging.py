@@ -15,6 +15,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -35,6 +36,11 @@ MOST_FILES = 50_000
 _REPORT_EVERY = 1 << 16  # bytes
 _BREATH = 1.0  # seconds between signs of life while files are written: there are thousands, and disks are slow
 _ABANDONED = 10.0  # seconds after which what is left of a staging without a process is swept away
+
+_LEFT_OUT = ("jedi/third_party/typeshed/stubs/",)
+"""Beginnings of names of files that are left out: more than half of all there are, and making so many is what takes
+time. Without these, the completion of names in other people's packages goes by the packages themselves."""
+
 _NAME = re.compile(r"[A-Za-z0-9_.+!-]{1,250}\.whl")
 
 
@@ -87,14 +93,15 @@ def _take(wheels: list[tuple[str, int, str]], target: str) -> None:
     lock = os.open(os.path.join(fresh, LOCK), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         _lock(lock, fcntl.LOCK_EX)
-        unpacking, taken = _Unpacking(fresh), 0
+        unpacking, taken, breathe = _Unpacking(fresh), 0, functools.partial(report, taken=0)
         for name, size, sha256 in wheels:
             data = _receive(size, taken)
             taken += size
             if hashlib.sha256(data).hexdigest() != sha256:
                 raise ValueError(f"{name} did not arrive as it was sent")
-            unpacking.add(data, functools.partial(report, taken=taken))
-        _write_out(fresh)
+            breathe = functools.partial(report, taken=taken)
+            unpacking.add(data, breathe)
+        _write_out(fresh, breathe)
         _lock(lock, fcntl.LOCK_SH)
         try:
             os.rename(fresh, target)
@@ -196,11 +203,31 @@ def _place(name: str) -> str | None:
         if len(parts) < 3 or parts[1] not in ("purelib", "platlib"):
             return None
         parts = parts[2:]
-    return None if parts[0] == LOCK else "/".join(parts)
+    place = "/".join(parts)
+    return None if place == LOCK or place.startswith(_LEFT_OUT) else place
 
 
-def _write_out(path: str) -> None:
+def _write_out(path: str, breathe: Callable[[], None]) -> None:
     """Have all that was written reach the disk before anybody relies on it."""
+    failed: list[OSError] = []
+
+    def write_out() -> None:
+        try:
+            _sync(path)
+        except OSError as error:
+            failed.append(error)
+
+    # A disk may take its time, and the client must not take that for a broken connection.
+    worker = threading.Thread(target=write_out, daemon=True)
+    worker.start()
+    while worker.is_alive():
+        worker.join(_BREATH)
+        breathe()
+    if failed:
+        raise failed[0]
+
+
+def _sync(path: str) -> None:
     # One call for thousands of files: a call for each takes as long as all the rest.
     try:
         import ctypes

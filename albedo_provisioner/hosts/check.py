@@ -129,6 +129,8 @@ async def ask(
             limit.reschedule(asyncio.get_running_loop().time() + ANSWER_TIMEOUT)
             report = await answer
     except TimeoutError:
+        if parcel is not None:
+            visit.suspect()  # the host was answering until then
         raise UnreachableError(
             visit.host, f"{visit.host} took longer than {ANSWER_TIMEOUT:g} s to answer. {visit.last_words}".strip()
         ) from None

@@ -8,7 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import time
+import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +23,10 @@ from kernels import add_kernelspec, eventually, started
 from leaks import settled
 from packaging.utils import canonicalize_name
 
+import albedo_provisioner
+from albedo_provisioner import cli
 from albedo_provisioner.errors import PackagesMissingError, StagingError
-from albedo_provisioner.hosts import io_thread
+from albedo_provisioner.hosts import check, io_thread
 from albedo_provisioner.hosts.host_python import HostPython
 from albedo_provisioner.hosts.wheels import wheel_set
 from albedo_provisioner.kernelspecs import find_ours
@@ -101,6 +105,18 @@ class TestAKernel:
         for path in [directory.parent, *directory.rglob("*")]:
             if "__pycache__" not in path.parts:  # those the kernel's own Python makes, under the user's umask
                 assert path.stat().st_mode & 0o077 == 0, path
+
+    async def test_completes_names(self, bare_host: Bare) -> None:
+        """In the standard library and in packages; part of what helps with the latter is not put there."""
+        async with started(bare_host.host.location(), bare_host.config) as kernel:
+            await kernel.run("import re, traitlets, dateutil.parser")
+            for code, name in (
+                ("re.compile('').fullm", "fullmatch"),
+                ("traitlets.HasTr", "HasTraits"),
+                ("dateutil.parser.par", "parse"),
+            ):
+                reply = await kernel.ask("complete_request", {"code": code, "cursor_pos": len(code)})
+                assert [match for match in reply["matches"] if match.endswith(name)], (code, reply)
 
     async def test_gives_nothing_of_it_to_the_processes_that_it_starts(self, bare_host: Bare) -> None:
         async with started(bare_host.host.location(), bare_host.config) as kernel:
@@ -241,6 +257,20 @@ class TestSending:
         assert sshd_host.leftovers() == []
         assert list((sshd_host.home / ".albedo-remote" / "wheels").iterdir()) == []
 
+    async def test_begins_anew_when_nothing_is_heard_any_more(
+        self, bare_host: Bare, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L6: not on the connection that fell silent."""
+        monkeypatch.setattr(check, "ANSWER_TIMEOUT", 8.0)
+        caplog.set_level(logging.INFO)
+        manager, task = await begun(bare_host)
+        await eventually(lambda: staged(manager)[0] > 0)
+        assert bare_host.host.freeze() > 0
+        await task
+        assert "Sending the packages again" in caplog.text
+        await manager.shutdown_kernel(now=True)
+        bare_host.host.thaw()
+
 
 class TestAMachineWithoutAnIndex:
     async def test_is_told_what_is_missing_and_how_to_provide_it(
@@ -315,10 +345,30 @@ def test_a_set_is_whole_for_another_system_and_version_than_this_one(workspace: 
     assert oct(os.stat(found.directory).st_mode)[-3:] == "700"
 
 
+def test_an_environment_without_pip_is_told_where_to_get_it(bare_host: Bare, workspace: Workspace) -> None:
+    """As uv makes them."""
+    shutil.rmtree(workspace.albedo_home / "wheels")
+    here = workspace.root / "here"
+    venv.EnvBuilder(symlinks=True, with_pip=False).create(here)
+    (site,) = (here / "lib").glob("python3.*/site-packages")
+    for entry in Path(sysconfig.get_path("purelib")).iterdir():
+        if not entry.name.startswith(("pip", "_editable", "distutils")) and not (site / entry.name).exists():
+            (site / entry.name).symlink_to(entry)
+    package = Path(albedo_provisioner.__file__).parent
+    if not (site / package.name).exists():
+        (site / package.name).symlink_to(package)
+    command = ["-P", "-m", "albedo_provisioner", "add", bare_host.host.location(), "--python", str(bare_host.python)]
+    python = str(here / "bin" / "python")
+    done = subprocess.run([python, *command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1, done
+    assert f"there is no pip for {python} on this machine" in done.stderr
+    assert "ensurepip" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert find_ours() == []
+
+
 class TestTheCommand:
     def test_puts_the_packages_there_and_says_so(self, bare_host: Bare, capsys: pytest.CaptureFixture[str]) -> None:
-        from albedo_provisioner import cli
-
         arguments = ["add", bare_host.host.location(), "--python", str(bare_host.python)]
         assert cli.main(arguments) == 0
         said = capsys.readouterr().out
@@ -329,8 +379,6 @@ class TestTheCommand:
         assert "were put" not in capsys.readouterr().out
 
     def test_writes_down_that_nothing_may_be_put_there(self, bare_host: Bare) -> None:
-        from albedo_provisioner import cli
-
         assert cli.main(["add", bare_host.host.location(), "--no-provide"]) == 0
         (kernelspec,) = find_ours()
         assert kernelspec.config["provide"] is False
