@@ -16,6 +16,31 @@ from procs import Process, descendants, send, wait_until
 
 from albedo_provisioner.errors import LinkAwayError, UnreachableError
 
+
+@pytest.fixture(params=["embedded", "sshd", "openssh", "local"])
+def any_host(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """Return each kind of host in turn, the real one twice: the second time the user's ssh program goes there."""
+    kind = request.param
+    if kind == "openssh":
+        monkeypatch.setenv("ALBEDO_SSH", "program")
+        kind = "sshd"
+    host: Host = request.getfixturevalue(f"{kind}_host")
+    return host
+
+
+@pytest.fixture
+def remote_host(any_host: Host) -> Host:
+    """Return each kind of host that is reached by ssh in turn."""
+    return any_host
+
+
+def connections_of(kernels: int) -> int:
+    """Return how many connections so many kernels on a host share; the ssh program makes one for each."""
+    return kernels if os.environ.get("ALBEDO_SSH") == "program" else 1
+
+
+remote = pytest.mark.parametrize("any_host", ["embedded", "sshd", "openssh"], indirect=True)
+
 TEN_SECONDS = "import time\nfor i in range(50):\n    print(i, flush=True)\n    time.sleep(0.2)\n'the end'"
 
 
@@ -62,6 +87,7 @@ class TestBrokenConnections:
             assert kernel.status["pid"] == pid
             assert kernel.status["connections"] == 2
 
+    @remote
     async def test_a_twelve_second_cut_in_a_ten_second_cell_loses_no_line(self, remote_host: Host) -> None:
         """L2."""
         async with started(remote_host.location()) as kernel:
@@ -80,6 +106,7 @@ class TestBrokenConnections:
             assert_complete(cell, 50)
             assert await kernel.value("1 + 1") == "2"
 
+    @remote
     async def test_cuts_in_quick_succession_lose_and_repeat_nothing(self, remote_host: Host) -> None:
         """L5."""
         async with started(remote_host.location()) as kernel:
@@ -91,6 +118,7 @@ class TestBrokenConnections:
             assert_complete(cell, 2000)
             assert kernel.status["connections"] >= 4
 
+    @remote
     async def test_requests_made_while_the_host_is_out_of_reach_are_done_once_and_in_order(
         self, remote_host: Host
     ) -> None:
@@ -198,10 +226,11 @@ class TestBrokenConnections:
             await managers.shutdown_kernel(kernel_id)
         await eventually(lambda: embedded_host.leftovers() == [])
 
+    @remote
     async def test_two_kernels_on_one_host_share_a_connection_and_survive_its_loss(self, remote_host: Host) -> None:
         """L1."""
         async with started(remote_host.location()) as one, started(remote_host.location()) as two:
-            assert remote_host.connected() == 1
+            assert remote_host.connected() == connections_of(2)
             cells = [each.begin(slowly(500)) for each in (one, two)]
             for cell in cells:
                 await cell.until(functools.partial(lambda cell: "100" in cell.lines, cell))
@@ -209,8 +238,9 @@ class TestBrokenConnections:
             for cell in cells:
                 await cell.done()
                 assert_complete(cell, 500)
-            await eventually(lambda: remote_host.connected() == 1)
+            await eventually(lambda: remote_host.connected() == connections_of(2))
 
+    @remote
     async def test_a_kernel_that_dies_while_the_host_is_out_of_reach_is_told_later(self, remote_host: Host) -> None:
         """K5, L5."""
         async with started(remote_host.location()) as kernel:
@@ -229,13 +259,14 @@ class TestBrokenConnections:
 
 
 class TestHalfOpenConnections:
+    @remote
     async def test_are_noticed_and_replaced_within_fifteen_seconds(self, remote_host: Host) -> None:
         """L6: under a kernel that prints, and under one that is quiet."""
         async with started(remote_host.location()) as busy, started(remote_host.location()) as quiet:
             await quiet.run("x = 41")
             cell = busy.begin(TEN_SECONDS)
             await cell.until(lambda: len(cell.lines) >= 5)
-            assert remote_host.freeze() == 1
+            assert remote_host.freeze() == connections_of(2)
             began = time.monotonic()
             for kernel in (busy, quiet):
                 await reattached(kernel, seconds=20)
@@ -306,6 +337,7 @@ class TestAwkwardMoments:
         assert outcomes.count("started") >= 6, outcomes
         assert all(each == "started" or str(embedded_host.alias) in each for each in outcomes), outcomes
 
+    @remote
     async def test_an_end_that_is_cut_still_ends_everything(self, remote_host: Host) -> None:
         """L5, K6."""
         for now in (True, False):
