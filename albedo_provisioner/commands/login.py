@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..errors import AlbedoError, ConfigError
+from ..location import parse_host
 
 if TYPE_CHECKING:
     from ..hosts.openssh_config import Resolved
@@ -51,8 +52,12 @@ def run(arguments: argparse.Namespace) -> int:
     """Sign in, or out, and say what was done."""
     from ..hosts.openssh_config import resolve
 
-    ssh = _Ssh(arguments.host)
-    resolved = resolve(arguments.host)
+    host = parse_host(arguments.host)
+    if host is None:
+        print("This machine needs no sign-in.")
+        return 0
+    ssh = _Ssh(host)
+    resolved = resolve(host)
     if arguments.logout:
         return _logout(ssh, ssh.masters(resolved))
     if not sys.stdin.isatty():

@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 STDERR_LIMIT = 4096
 
 
+# How many connections to a host are being made at the same time. OpenSSH's server begins to turn new ones away at ten
+# that have not signed in yet (MaxStartups), whoever's they are.
+MOST_AT_ONCE = 4
+
 # Of the user's config, what is meant for their terminal would be in the way of a bare byte stream. And a process of
 # ours must not become the master of the user's other connections: it ends with its command.
 PLAIN = (
@@ -72,6 +76,7 @@ class ProgramTransport:
         self._connect_timeout = connect_timeout
         self._channels: set[ProgramChannel] = set()
         self._suspects: dict[str, Identity | None] = {}
+        self._connecting = asyncio.Semaphore(MOST_AT_ONCE)
 
     @property
     def host(self) -> str:
@@ -87,16 +92,17 @@ class ProgramTransport:
             ConfigError: the ssh config cannot be read, or there is no ssh.
         """
         attempt = Attempt(self._host)
-        channel = self._start(command, receiver, attempt, None)
-        try:
-            async with asyncio.timeout(self._connect_timeout):
-                await channel.opened
-        except TimeoutError as error:
-            channel.abandon()
-            raise translate(error, attempt) from error
-        except BaseException:
-            channel.abandon()
-            raise
+        async with self._connecting:
+            channel = self._start(command, receiver, attempt, None)
+            try:
+                async with asyncio.timeout(self._connect_timeout):
+                    await channel.opened
+            except TimeoutError as error:
+                channel.abandon()
+                raise translate(error, attempt) from error
+            except BaseException:
+                channel.abandon()
+                raise
         channel.start()
         return channel
 
@@ -336,4 +342,4 @@ class LogPipe:
     def _remove_name(self) -> None:
         if self._directory is not None:
             directory, self._directory = self._directory, None
-            shutil.rmtree(directory)
+            shutil.rmtree(directory, ignore_errors=True)  # or whoever tidies up there was faster

@@ -197,6 +197,19 @@ class HostSettings:
         return ""
 
 
+async def sign_in_path(host: str) -> str | None:
+    """Return where a person's sign-in to a host leaves its connection; None where that cannot be told.
+
+    It is the user's own control path as it is for the host, or a path of ours that ends in "/%C".
+    """
+    try:
+        users = (await HostSettings(host).ask()).control_path
+    except ConfigError:
+        return None
+    ours = our_directories()
+    return users or (str(ours[0] / "%C") if ours else None)
+
+
 def _hardware_keys() -> set[str]:
     """Return the paths of the private halves of hardware keys (FIDO) that lie in ~/.ssh."""
     found = set()

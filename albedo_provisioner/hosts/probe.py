@@ -14,6 +14,7 @@ from ..errors import AlbedoError, ConfigError, HostError
 from .activity import Activity
 from .check import ask
 from .io_thread import IOThread
+from .openssh_config import sign_in_path
 from .pool import HostPool
 from .refusals import old_python
 
@@ -47,6 +48,8 @@ class HostState:
         cores: processors that the account may use.
         python: path of the login shell's `python3` there.
         python_version: its version, like "3.12.4".
+        control_path: where `jupyter albedo login` leaves a connection for a host that needs one: the user's own path,
+            or ours, which ends in "/%C"; None in all other states.
         asked: when this was found out, in seconds since the epoch.
     """
 
@@ -60,6 +63,7 @@ class HostState:
     cores: int | None = None
     python: str | None = None
     python_version: str | None = None
+    control_path: str | None = None
     asked: float = 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,7 +118,8 @@ class Probes:
         try:
             state = _state(name, (await ask(host, {"do": "probe"}))["probed"])
         except HostError as error:
-            state = HostState(name, error.state, error.detail, str(error), asked=time.time())
+            path = await sign_in_path(name) if error.state == NEEDS_AUTH else None
+            state = HostState(name, error.state, error.detail, str(error), control_path=path, asked=time.time())
         except ConfigError as error:
             state = HostState(name, UNREACHABLE, str(error), str(error), asked=time.time())
         except AlbedoError as error:

@@ -21,7 +21,7 @@ log = logging.getLogger("albedo_provisioner.hosts")
 EVERY = 0.5
 """Seconds between two looks; each is a handful of `stat` calls."""
 
-LOOK_OUT = 90.0
+LOOK_OUT = 300.0
 """Seconds that are looked through after a sign-in was wanted. Who waits for the host tries again sooner than that."""
 
 

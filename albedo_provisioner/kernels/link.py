@@ -27,7 +27,7 @@ from ..bundle.protocol import (
     Reported,
 )
 from ..bundle.wire import KEEPER, Buffer
-from ..errors import AlbedoError, ConfigError, HostError, KernelGoneError, LinkAwayError, UnreachableError
+from ..errors import AlbedoError, ConfigError, HostError, KernelGoneError, LinkAwayError, SignInError, UnreachableError
 from ..hosts.reachability import Callback, Reachability
 from ..hosts.refusals import ended_early, refused
 from ..hosts.transport import Exit, Transport, join
@@ -52,6 +52,10 @@ _FIRST_RETRY = 0.05
 _LONGEST_PAUSE = ((20.0, 0.4), (60.0, 2.0), (float("inf"), 30.0))
 """Until so many seconds after the break, the longest pause between two attempts, in seconds. At first it is short, so
 that a host that answers again is noticed within half a second."""
+
+_SIGN_IN_PAUSE, _LONGEST_SIGN_IN_PAUSE = 5.0, 120.0
+"""Seconds between two attempts at a host that does not let us in, at first and in the long run: only a person can
+change that, which is noticed by itself, and servers shut out who fails to sign in too often."""
 
 
 class LinkOwner(Protocol):
@@ -448,11 +452,18 @@ class KernelLink:
                 self._owner.gone(error)
                 return False
             except (HostError, ConfigError) as error:
-                self.away = error.detail if isinstance(error, HostError) else str(error)
-                log.debug("%s: not yet: %s", self._transport.host, error)
+                away = error.detail if isinstance(error, HostError) else str(error)
+                shut_out = isinstance(error, SignInError)
+                # Once, where a person looks: only a person can sign in.
+                level = logging.WARNING if shut_out and away != self.away else logging.DEBUG
+                log.log(level, "%s: not yet: %s", self._transport.host, error)
+                self.away = away
+            if shut_out:
+                pause = max(pause, _SIGN_IN_PAUSE)
             await self._rest(pause)
             passed = time.monotonic() - began
-            pause = min(pause * 2, next(longest for until, longest in _LONGEST_PAUSE if passed < until))
+            longest = next(longest for until, longest in _LONGEST_PAUSE if passed < until)
+            pause = min(pause * 2, _LONGEST_SIGN_IN_PAUSE if shut_out else longest)
 
     async def _rest(self, pause: float) -> None:
         """Wait before the next attempt: so many seconds, or until there is reason to think that it may succeed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import stat
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from procs import wait_until
 from terminal import Terminal, albedo
 
 from albedo_provisioner.errors import SignInError
+from albedo_provisioner.hosts.hosts import Hosts
 from albedo_provisioner.kernels import link
 
 PASSWORD = "open sesame 7"
@@ -169,6 +171,22 @@ def test_an_unknown_host_key_is_accepted_in_the_terminal_and_no_connection_is_le
     assert "needs no sign-in" in log_in("gpu")
 
 
+async def test_a_link_that_waits_for_a_host_key_goes_on_as_soon_as_it_was_accepted(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No connection is left behind then: the line in the known hosts is what is noticed."""
+    monkeypatch.setattr(link, "_FIRST_RETRY", 60.0)
+    shutil.copy(door.host.server.known_hosts, door.known)
+    door.write(UserKnownHostsFile=str(door.known))
+    async with started(f"gpu:{door.host.make_folder('proj')}") as kernel:
+        door.known.write_text("")
+        door.host.cut()
+        wait_until(lambda: "is not known" in str(kernel.status["away"]), 20, "it waits for the key to be accepted")
+        assert "is known now" in log_in("gpu", ("(yes/no/[fingerprint])?", "yes"))
+        wait_until(lambda: kernel.status["step"] == "attached", 5, f"it is attached again: {kernel.status}")
+        assert await kernel.value("6 * 7") == "42"
+
+
 def test_a_host_that_lets_us_in_gets_no_connection(sshd_host: Real, workspace: Workspace) -> None:
     assert "needs no sign-in" in log_in(sshd_host.alias)
     assert sockets(workspace) == []
@@ -181,6 +199,17 @@ def test_without_a_terminal_it_says_that_it_needs_one(no_key: Real) -> None:
     )
     assert told.returncode == 1
     assert "this is no terminal" in told.stderr
+
+
+def test_who_asks_what_a_host_is_learns_how_to_sign_in(no_key: Real, workspace: Workspace) -> None:
+    """H1."""
+    state = Hosts().probe(str(no_key.alias))
+    assert state.state == "needs_auth"
+    assert "jupyter albedo login" in state.advice
+    assert state.control_path == f"{workspace.albedo_home}/ssh/%C"
+    log_in(no_key.alias, ("password:", PASSWORD))
+    state = Hosts().probe(str(no_key.alias), fresh=True)
+    assert (state.state, state.control_path) == ("ready", None)
 
 
 def test_the_user_s_own_control_path_is_used(no_key: Real, workspace: Workspace) -> None:

@@ -16,7 +16,7 @@ from door import Door
 from kernels import started
 from masters import Master, control_path
 from procs import descendants, read, send, wait_until
-from recorder import Recorder, eventually, start
+from recorder import Recorder, eventually, run, start
 
 from albedo_provisioner.errors import ConfigError, SignInError, UnreachableError
 from albedo_provisioner.hosts import openssh_config
@@ -169,6 +169,15 @@ async def test_without_an_ssh_program_all_is_done_in_process(
     with_control_path(door, workspace)
     monkeypatch.setenv("PATH", str(workspace.home))
     assert await ways.taken() == PROCESS
+
+
+async def test_many_commands_at_once_are_no_storm_of_connections(door: Door) -> None:
+    """The server turns away those that are too many before they have signed in (MaxStartups)."""
+    door.host.server.restart(MaxStartups="6")
+    door.write()
+    transport = ProgramTransport("gpu")
+    told = await asyncio.gather(*(run(transport, f"echo {number}") for number in range(16)))
+    assert [int(each.out) for each in told] == list(range(16))
 
 
 # -- jump hosts and proxies, through a second connection to a real server
