@@ -8,9 +8,10 @@ from .location import Location
 
 if TYPE_CHECKING:
     from .hosts.hosts import AsyncHosts, Hosts
+    from .sessions.faces import AsyncSession, AsyncSessions, Session, Sessions
 
 __version__ = "0.1.0.dev0"
-__all__ = ["AsyncHosts", "Hosts", "Location"]
+__all__ = ["AsyncHosts", "AsyncSession", "AsyncSessions", "Hosts", "Location", "Session", "Sessions"]
 
 
 def __getattr__(name: str) -> Any:
@@ -19,4 +20,8 @@ def __getattr__(name: str) -> Any:
         from .hosts import hosts
 
         return getattr(hosts, name)
+    if name in ("AsyncSession", "AsyncSessions", "Session", "Sessions"):
+        from .sessions import faces
+
+        return getattr(faces, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

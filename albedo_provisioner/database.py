@@ -25,12 +25,8 @@ def opened(path: Path, schema: str, content: str) -> Iterator[sqlite3.Connection
     Raises:
         ConfigError: it cannot be used.
     """
-    try:
-        if not path.exists():
-            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-        with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_TIMEOUT, isolation_level=None)) as database:
-            database.execute("PRAGMA journal_mode = WAL")
-            database.execute(schema)
+    with contextlib.closing(connect(path, schema, content)) as database:
+        try:
             try:
                 yield database
             except BaseException:
@@ -39,7 +35,38 @@ def opened(path: Path, schema: str, content: str) -> Iterator[sqlite3.Connection
                 raise
             if database.in_transaction:
                 database.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise _unusable(path, content, error) from error
+
+
+def connect(path: Path, schema: str, content: str) -> sqlite3.Connection:
+    """Open a file to keep it open; every statement is committed at once, unless a transaction is begun.
+
+    A commit survives the death of this process, and with a machine that loses power the newest may be lost.
+
+    Args:
+        path: as `opened`, like the others; the schema may have several statements.
+
+    Raises:
+        ConfigError: it cannot be used.
+    """
+    try:
+        if not path.exists():
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            database.execute("PRAGMA synchronous = NORMAL")
+            database.executescript(schema)
+        except sqlite3.Error:
+            database.close()
+            raise
     except (sqlite3.Error, OSError) as error:
-        raise ConfigError(
-            f"The {content} in {path} cannot be used: {error}. Set ALBEDO_HOME to a directory that can be written."
-        ) from error
+        raise _unusable(path, content, error) from error
+    return database
+
+
+def _unusable(path: Path, content: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"The {content} in {path} cannot be used: {error}. Set ALBEDO_HOME to a directory that can be written."
+    )

@@ -312,8 +312,10 @@ class Keeper:
         )
 
     def _do_give_up(self, request: dict[str, Any], answer: Answer) -> None:
-        self.kernel.give_up([str(message_id) for message_id in request["ids"]])
-        answer({})
+        ids = [str(message_id) for message_id in request["ids"]]
+        never = [message_id for message_id in ids if self.kernel.is_asked(message_id) is None]
+        self.kernel.give_up(ids)
+        answer({"never_given": never})
 
     def _do_launch(self, request: dict[str, Any], answer: Answer) -> None:
         """Start the kernel anew, in the same place, once nothing of the old one is left."""

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
-from ..errors import AlbedoError
+from ..errors import AlbedoError, LinkAwayError
 from ..hosts.check import ask
 from .records import ENDING, KernelRecords
 from .request import KernelRequest
@@ -39,6 +39,24 @@ async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
     """
     answer = await ask(request.location.host, {"do": "end", "kernel_id": kernel_id}, request.python)
     return dict(answer["ended"])
+
+
+async def end_by_record(kernel_id: str) -> None:
+    """End a kernel of which we have nothing but its record, and forget it.
+
+    Raises:
+        LinkAwayError: its host cannot be asked; the kernel is noted as to be ended, and is at the next contact.
+    """
+    records = KernelRecords()
+    record = records.get(kernel_id)
+    if record is None:
+        return
+    records.set_state(kernel_id, ENDING)
+    try:
+        await end_on_host(KernelRequest.from_dict(record.request), kernel_id)
+    except AlbedoError as error:
+        raise LinkAwayError(f"The kernel {kernel_id} is still to be ended: {error}") from error
+    records.remove(kernel_id)
 
 
 async def prove_endings(host: str | None) -> None:

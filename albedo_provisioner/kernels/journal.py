@@ -6,13 +6,14 @@ A reader is one more client of the kernel for a moment. It sends the kernel noth
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from ..bundle.messages import CONTENT, HEADER, METADATA, json_part
-from ..bundle.wire import Buffer
+from ..bundle.wire import IOPUB, Buffer
 from ..errors import AlbedoError, KernelGoneError, LinkAwayError
 from ..hosts.pool import HostPool
 from .link import KernelLink
@@ -22,6 +23,9 @@ CALL_TIMEOUT = 60.0
 
 _AT_ONCE = 8
 """Cells that are asked for at the same time, so that a distant host is not waited for once per cell."""
+
+_LOOK_AGAIN = 5.0
+"""Seconds after which a cell that is waited for is looked at again, should no news have come."""
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,13 @@ class _Visitor:
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {}
+        self.news = asyncio.Event()
+        """Set when a cell has come to its end, or the kernel's state has changed."""
 
     def received(self, channel: int, parts: list[memoryview]) -> None:
         """Output of the kernel; the journal has it too."""
+        if channel == IOPUB and json_part(parts, HEADER).get("msg_type") == "status":
+            self.news.set()
 
     def greeted(self, hello: dict[str, Any]) -> None:
         """Note what the kernel is doing."""
@@ -85,6 +93,7 @@ class _Visitor:
         """Take the news, should there be some meanwhile."""
         if event.get("event") == "kernel":
             self.facts = dict(event["kernel"])
+            self.news.set()
 
     def stepped(self, step: str) -> None:
         """Nobody watches."""
@@ -97,13 +106,11 @@ class _Visitor:
 
 
 @asynccontextmanager
-async def visiting(
-    host: str | None, kernel_id: str, python: str | None
-) -> AsyncIterator[tuple[KernelLink, dict[str, Any]]]:
+async def visiting(host: str | None, kernel_id: str, python: str | None) -> AsyncIterator[tuple[KernelLink, _Visitor]]:
     """Link to a kernel's keeper for a moment; on the I/O thread.
 
     Yields:
-        the link, for calls, and the kernel's facts (see `bundle/kernel.py`) at that moment.
+        the link, for calls, and the visitor, who has the kernel's facts (see `bundle/kernel.py`).
 
     Raises:
         KernelGoneError: the host has no such kernel.
@@ -113,7 +120,7 @@ async def visiting(
     link = KernelLink(HostPool.get().transport_for(host), kernel_id, "albedo visitor", python, visitor)
     try:
         await link.attach()
-        yield link, visitor.facts
+        yield link, visitor
     finally:
         await link.close()
 
@@ -124,8 +131,8 @@ async def kernel_facts(host: str | None, kernel_id: str, python: str | None) -> 
     Raises:
         AlbedoError: as `visiting`.
     """
-    async with visiting(host, kernel_id, python) as (_, facts):
-        return facts
+    async with visiting(host, kernel_id, python) as (_, visitor):
+        return visitor.facts
 
 
 async def read_journal(host: str | None, kernel_id: str, python: str | None) -> list[JournalCell]:
@@ -135,7 +142,8 @@ async def read_journal(host: str | None, kernel_id: str, python: str | None) -> 
         KernelGoneError: the host has no such kernel.
         AlbedoError: the host cannot be asked, or broke off and did not come back in time.
     """
-    async with visiting(host, kernel_id, python) as (link, facts):
+    async with visiting(host, kernel_id, python) as (link, visitor):
+        facts = visitor.facts
         summaries = (await link.call("cells", CALL_TIMEOUT))["cells"]
         slots = asyncio.Semaphore(_AT_ONCE)
 
@@ -153,6 +161,24 @@ async def read_journal(host: str | None, kernel_id: str, python: str | None) -> 
         if found is not None:
             cells.append(found)
     return cells
+
+
+async def await_cell(host: str | None, kernel_id: str, python: str | None, msg_id: str) -> JournalCell | None:
+    """Return a cell of a kernel's journal once it has come to its end; None when the journal does not have it.
+
+    Raises:
+        KernelGoneError: the host has no such kernel.
+        AlbedoError: the host cannot be asked, or broke off and did not come back in time.
+    """
+    async with visiting(host, kernel_id, python) as (link, visitor):
+        while True:
+            visitor.news.clear()
+            cell = await _read_cell(link, msg_id, visitor.facts)
+            if cell is None or cell.state in ("done", "ended"):
+                return cell
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_AGAIN):
+                    await visitor.news.wait()
 
 
 async def _quietly(reading: Coroutine[Any, Any, JournalCell | None]) -> JournalCell | AlbedoError | None:

@@ -60,8 +60,13 @@ class KernelRecord:
     @property
     def orphaned(self) -> bool:
         """Whether the process that was linked to it has ended."""
-        pid, start, boot = self.owner
-        return boot != boot_id() or not processes.still_alive([(pid, start)])
+        return process_ended(self.owner)
+
+
+def process_ended(process: tuple[int, int, str]) -> bool:
+    """Whether a process of this machine, as `this_process` tells it, has ended."""
+    pid, start, boot = process
+    return boot != boot_id() or not processes.still_alive([(pid, start)])
 
 
 def this_process() -> tuple[int, int, str]:

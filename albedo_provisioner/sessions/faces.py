@@ -1,0 +1,420 @@
+"""The faces that callers hold: `Sessions` for programs without an event loop, `AsyncSessions` for those with one.
+
+Both are thin: each method has one line's work done on the I/O thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from ..errors import ConfigError
+from ..hosts import io_thread
+from ..location import Location
+from .outputs import Limits
+from .records import CellRecord
+from .registry import Registry
+from .results import Output, Result
+from .session import Call, SessionCore
+
+T = TypeVar("T")
+
+MAX_KERNELS = 8
+IDLE_TIMEOUT = 1800.0
+
+
+def _call(
+    code: str,
+    timeout: float | None,
+    reset: bool,
+    cell_id: str | None,
+    on_output: Callable[[Output], None] | None,
+    limits: Limits | None,
+    wait_for_sign_in: bool,
+) -> Call:
+    if timeout is not None and not timeout > 0:
+        raise ConfigError(f"timeout is {timeout!r}, and has to be seconds above zero, or None for no limit.")
+    return Call(code, timeout, reset, cell_id, on_output, limits or Limits(), wait_for_sign_in)
+
+
+class AsyncSession:
+    """An owner's use of one kernel; made by `AsyncSessions.open` or `resume`. From any event loop."""
+
+    def __init__(self, core: SessionCore) -> None:
+        self._core = core
+
+    @property
+    def id(self) -> str:
+        """By which `AsyncSessions.resume` finds it again."""
+        return self._core.record.session_id
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self._core.record.owner
+
+    @property
+    def location(self) -> Location:
+        """Where it runs; its path is absolute once a kernel was there."""
+        return self._core.record.location
+
+    async def execute(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        reset: bool = False,
+        cell_id: str | None = None,
+        on_output: Callable[[Output], None] | None = None,
+        limits: Limits | None = None,
+        wait_for_sign_in: bool = True,
+    ) -> Result:
+        """Run code, on the kernel that is there or on a new one, and return what came of it.
+
+        Calls of one session run one after the other. What the code raises is told in the result, and so is a kernel
+        that ended; cancelling the caller interrupts the code.
+
+        Args:
+            code: Python, or whatever the kernel speaks.
+            timeout: seconds for the code itself; then it is interrupted, and its state is kept if it obeys.
+            reset: run it on a fresh kernel.
+            cell_id: a name for this call that the caller makes up. A call whose name is on record already is not run
+                again: what came of it is returned.
+            on_output: called with each output as it comes, in nbformat's shapes; on a thread of this package, so it
+                must return at once.
+            limits: how much output the result carries.
+            wait_for_sign_in: wait where a person has to sign in to the host first, instead of raising.
+
+        Raises:
+            SignInError: a person has to sign in, and `wait_for_sign_in` is False.
+            HostError: the host cannot be reached, or cannot run a kernel; the code was not run.
+            AlbedoError: it was not run for another reason.
+        """
+        call = _call(code, timeout, reset, cell_id, on_output, limits, wait_for_sign_in)
+        return await io_thread.run(self._core.execute(call))
+
+    async def stream(self, code: str, **options: Any) -> AsyncIterator[Output | Result]:
+        """Run code and yield its outputs as they come, and at last the `Result`; options as for `execute`."""
+        loop = asyncio.get_running_loop()
+        outputs: asyncio.Queue[Output | Result | BaseException] = asyncio.Queue()
+
+        def told(output: Output | Result | BaseException) -> None:
+            loop.call_soon_threadsafe(outputs.put_nowait, output)
+
+        async def run() -> None:
+            try:
+                told(await self.execute(code, **{**options, "on_output": told}))
+            except BaseException as error:
+                told(error)
+                raise
+
+        running = asyncio.create_task(run())
+        try:
+            while True:
+                output = await outputs.get()
+                if isinstance(output, BaseException):
+                    raise output
+                yield output
+                if isinstance(output, Result):
+                    return
+        finally:
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+    async def status(self) -> dict[str, Any]:
+        """Return what is known of it at this moment, as plain JSON; nothing is asked, so it answers at once."""
+        return await io_thread.run(_now(self._core.status))
+
+    async def interrupt(self) -> bool:
+        """Interrupt the code that runs now, and no other; False when none does."""
+        return await io_thread.run(self._core.interrupt())
+
+    async def reset(self) -> None:
+        """End the kernel; the next call runs on a fresh one."""
+        await io_thread.run(self._core.reset())
+
+    async def move(self, location: str | Location) -> None:
+        """Have a kernel in another place, and end the one in the old place with all that it started.
+
+        The session's id and history stay. When the new place cannot be had, everything stays as it was.
+
+        Raises:
+            AlbedoError: no kernel could be started there; the message says why.
+        """
+        await io_thread.run(self._core.move(_location(location)))
+
+    async def cells(self) -> list[CellRecord]:
+        """Return the calls on record, oldest first; the newest 200 are."""
+        return await io_thread.run(_now(self._core.cells))
+
+    async def cell(self, cell_id: str) -> Result:
+        """Return what came of a call, once it has come to its end, also when another process made it.
+
+        Raises:
+            KeyError: this session has no such call on record.
+            AlbedoError: it cannot be found out now, as the host cannot be asked.
+        """
+        return await io_thread.run(self._core.cell(cell_id))
+
+    async def close(self) -> None:
+        """End the kernel, prove that nothing of it is left on its host, and forget the session.
+
+        Raises:
+            LinkAwayError: the host is out of reach; the kernel is noted as to be ended, and is at the next contact.
+        """
+        await io_thread.run(self._core.close())
+
+
+class AsyncSessions:
+    """Sessions for programs with an event loop; see `Sessions`, which is the same for those without one.
+
+    Args:
+        max_kernels: how many kernels there may be at the same time. The least recently used one goes for a new one; one
+            with a running cell never does, nor does one of a child owner.
+        idle_timeout: seconds without a call after which a session's kernel is ended, at the next call of any session.
+        home: where sessions are on record; None for `$ALBEDO_HOME`, else `albedo/` under Jupyter's data directory.
+
+    Raises:
+        ConfigError: a number is not right, or the record cannot be used.
+    """
+
+    def __init__(
+        self,
+        max_kernels: int = MAX_KERNELS,
+        idle_timeout: float = IDLE_TIMEOUT,
+        home: str | os.PathLike[str] | None = None,
+    ) -> None:
+        if max_kernels < 1:
+            raise ConfigError(f"max_kernels is {max_kernels}, and has to be at least 1.")
+        if not idle_timeout > 0:
+            raise ConfigError(f"idle_timeout is {idle_timeout}, and has to be seconds above zero.")
+        self._registry = io_thread.run_blocking(_now(lambda: Registry(home, max_kernels, idle_timeout)))
+
+    async def open(
+        self,
+        location: str | Location,
+        owner: str = "",
+        *,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> AsyncSession:
+        """Return the owner's session at a location, a new one if there is none. Nothing is asked of the host yet.
+
+        Args:
+            location: `[user@]host:/path`, `host:~/path` or a folder of this machine.
+            owner: whose it is. Owners never share a kernel; `a::child::b` is a child of `a`.
+            python: interpreter on the host; None for the login shell's `python3`.
+            env: variables to add to the host's login environment.
+
+        Raises:
+            LocationError: `location` is none.
+        """
+        where, variables = _location(location), dict(env or {})
+        core = await io_thread.run(_now(lambda: self._registry.open(where, owner, (), python, variables)))
+        return AsyncSession(core)
+
+    async def resume(self, session_id: str) -> AsyncSession:
+        """Return a session that another process had open, with its kernel if that lives.
+
+        Raises:
+            KeyError: there is none of that id on record.
+            AlbedoError: a process that lives has it open.
+        """
+        return AsyncSession(await io_thread.run(_now(lambda: self._registry.resume(session_id))))
+
+    async def list(self) -> list[dict[str, Any]]:
+        """Return what is known of all sessions on record, as plain JSON; nothing is asked."""
+        return await io_thread.run(_now(self._registry.list))
+
+    async def close_owner(self, owner: str) -> int:
+        """End the sessions of an owner and of its children, and return how many there were.
+
+        Raises:
+            LinkAwayError: a host is out of reach; its kernels are noted as to be ended. All others are ended.
+        """
+        return await io_thread.run(self._registry.close_owner(owner))
+
+    async def close(self) -> None:
+        """End all sessions that are open here.
+
+        Raises:
+            LinkAwayError: as `close_owner`.
+        """
+        await io_thread.run(self._registry.close())
+
+    async def leave(self) -> None:
+        """Let go of all sessions as they are: their kernels go on, and another process can resume them."""
+        await io_thread.run(self._registry.leave())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+class Session:
+    """An owner's use of one kernel; made by `Sessions.open` or `resume`. From any thread; calls block."""
+
+    def __init__(self, session: AsyncSession) -> None:
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        """By which `Sessions.resume` finds it again."""
+        return self._session.id
+
+    @property
+    def owner(self) -> str:
+        """Whose it is."""
+        return self._session.owner
+
+    @property
+    def location(self) -> Location:
+        """Where it runs; its path is absolute once a kernel was there."""
+        return self._session.location
+
+    def execute(
+        self,
+        code: str,
+        *,
+        timeout: float | None = None,
+        reset: bool = False,
+        cell_id: str | None = None,
+        on_output: Callable[[Output], None] | None = None,
+        limits: Limits | None = None,
+        wait_for_sign_in: bool = True,
+    ) -> Result:
+        """Run code and return what came of it; see `AsyncSession.execute`. Ctrl-C interrupts the code."""
+        return _block(
+            self._session.execute(
+                code,
+                timeout=timeout,
+                reset=reset,
+                cell_id=cell_id,
+                on_output=on_output,
+                limits=limits,
+                wait_for_sign_in=wait_for_sign_in,
+            )
+        )
+
+    def stream(self, code: str, **options: Any) -> Iterator[Output | Result]:
+        """Run code and yield its outputs as they come, and at last the `Result`; options as for `execute`."""
+        outputs: queue.SimpleQueue[Output | Result | BaseException] = queue.SimpleQueue()
+        running = io_thread.submit(self._session.execute(code, **{**options, "on_output": outputs.put}))
+        running.add_done_callback(lambda done: outputs.put(done.exception() or done.result()))
+        try:
+            while True:
+                output = outputs.get()
+                if isinstance(output, BaseException):
+                    raise output
+                yield output
+                if isinstance(output, Result):
+                    return
+        finally:
+            running.cancel()
+
+    def status(self) -> dict[str, Any]:
+        """Return what is known of it at this moment; see `AsyncSession.status`."""
+        return _block(self._session.status())
+
+    def interrupt(self) -> bool:
+        """Interrupt the code that runs now, from another thread; see `AsyncSession.interrupt`."""
+        return _block(self._session.interrupt())
+
+    def reset(self) -> None:
+        """End the kernel; the next call runs on a fresh one."""
+        _block(self._session.reset())
+
+    def move(self, location: str | Location) -> None:
+        """Have a kernel in another place instead; see `AsyncSession.move`."""
+        _block(self._session.move(location))
+
+    def cells(self) -> list[CellRecord]:
+        """Return the calls on record; see `AsyncSession.cells`."""
+        return _block(self._session.cells())
+
+    def cell(self, cell_id: str) -> Result:
+        """Return what came of a call; see `AsyncSession.cell`."""
+        return _block(self._session.cell(cell_id))
+
+    def close(self) -> None:
+        """End the kernel and forget the session; see `AsyncSession.close`."""
+        _block(self._session.close())
+
+
+class Sessions:
+    """Kernels for programs that run code on hosts on behalf of somebody: each session is an owner's use of one kernel.
+
+    Leaving the `with` block ends all sessions; `leave()` lets them go on without this process. From any thread.
+
+    Args:
+        max_kernels: see `AsyncSessions`.
+        idle_timeout: see `AsyncSessions`.
+        home: see `AsyncSessions`.
+    """
+
+    def __init__(
+        self,
+        max_kernels: int = MAX_KERNELS,
+        idle_timeout: float = IDLE_TIMEOUT,
+        home: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._sessions = AsyncSessions(max_kernels, idle_timeout, home)
+
+    def open(
+        self,
+        location: str | Location,
+        owner: str = "",
+        *,
+        python: str | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> Session:
+        """Return the owner's session at a location; see `AsyncSessions.open`."""
+        return Session(_block(self._sessions.open(location, owner, python=python, env=env)))
+
+    def resume(self, session_id: str) -> Session:
+        """Return a session that another process had open; see `AsyncSessions.resume`."""
+        return Session(_block(self._sessions.resume(session_id)))
+
+    def list(self) -> list[dict[str, Any]]:
+        """Return what is known of all sessions on record."""
+        return _block(self._sessions.list())
+
+    def close_owner(self, owner: str) -> int:
+        """End the sessions of an owner and of its children; see `AsyncSessions.close_owner`."""
+        return _block(self._sessions.close_owner(owner))
+
+    def close(self) -> None:
+        """End all sessions that are open here; see `AsyncSessions.close`."""
+        _block(self._sessions.close())
+
+    def leave(self) -> None:
+        """Let go of all sessions as they are; see `AsyncSessions.leave`."""
+        _block(self._sessions.leave())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _location(location: str | Location) -> Location:
+    return (Location.parse(location) if isinstance(location, str) else location).expanded()
+
+
+def _block(work: Coroutine[Any, Any, T]) -> T:
+    return io_thread.run_blocking(work)
+
+
+async def _now(function: Callable[[], T]) -> T:
+    return function()

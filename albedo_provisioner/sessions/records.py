@@ -1,0 +1,242 @@
+"""Sessions and their cells on record: so that a new process can go on where another one was killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..database import connect
+from ..home import albedo_home
+from ..kernels.records import process_ended, this_process
+from ..location import Location
+
+RUNNING, DONE = "running", "done"
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS sessions (
+    session_id TEXT PRIMARY KEY,
+    owner TEXT NOT NULL,
+    location TEXT NOT NULL,
+    spelled TEXT NOT NULL,
+    tools TEXT NOT NULL,
+    python TEXT,
+    env TEXT NOT NULL,
+    kernel_id TEXT,
+    lost TEXT,
+    created REAL NOT NULL,
+    used REAL NOT NULL,
+    process TEXT NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS cells (
+    number INTEGER PRIMARY KEY,
+    cell_id TEXT NOT NULL UNIQUE,
+    session_id TEXT NOT NULL,
+    kernel_id TEXT,
+    code TEXT NOT NULL,
+    state TEXT NOT NULL,
+    asked REAL NOT NULL,
+    result TEXT
+) STRICT;
+CREATE INDEX IF NOT EXISTS cells_of_session ON cells (session_id, number);
+"""
+
+MOST_CELLS = 200
+"""Cells of a session that are kept on record."""
+
+
+@dataclass
+class SessionRecord:
+    """One session.
+
+    Attributes:
+        session_id: its id.
+        owner: whose it is.
+        location: where it runs; its path is absolute once a kernel was there.
+        spelled: the location as it was asked for.
+        tools: the names of its tools.
+        python: interpreter on the host; None for the login shell's `python3`.
+        env: variables for its kernels.
+        kernel_id: its kernel, None while it has none.
+        lost: why what earlier calls had put into a kernel is gone, until that has been told.
+        created: when it was opened, in seconds since the epoch.
+        used: when it was used last, in seconds since the epoch.
+        process: the process that has it open: pid, start time, boot id.
+    """
+
+    session_id: str
+    owner: str
+    location: Location
+    spelled: Location
+    tools: tuple[str, ...] = ()
+    python: str | None = None
+    env: dict[str, str] = field(default_factory=dict)
+    kernel_id: str | None = None
+    lost: str | None = None
+    created: float = field(default_factory=time.time)
+    used: float = field(default_factory=time.time)
+    process: tuple[int, int, str] = field(default_factory=this_process)
+
+    @property
+    def alive_elsewhere(self) -> bool:
+        """Whether another process that lives has it open."""
+        return self.process != this_process() and not process_ended(self.process)
+
+
+@dataclass(frozen=True)
+class CellRecord:
+    """One cell of a session.
+
+    Attributes:
+        cell_id: its id, which is that of its request to the kernel.
+        session_id: the session.
+        kernel_id: the kernel that it was given to; None when it ran without one.
+        code: what was to be run.
+        state: "running" until its result is there, then "done".
+        asked: when it was asked for, in seconds since the epoch.
+        result: what came of it, see `Result.to_dict`; None while it is running.
+    """
+
+    cell_id: str
+    session_id: str
+    kernel_id: str | None
+    code: str
+    state: str
+    asked: float
+    result: dict[str, Any] | None = None
+
+
+class SessionRecords:
+    """The records of one `$ALBEDO_HOME`. Used on one thread; the file stays open, as every cell is noted in it.
+
+    Args:
+        home: see `albedo_home`.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+
+    def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
+        self._home = albedo_home(home)
+        self._database = connect(self._home / "sessions.sqlite", _SCHEMA, "record of sessions")
+
+    @property
+    def outputs(self) -> Path:
+        """The directory for texts that are too long for results; it may have to be made."""
+        return self._home / "outputs"
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    # -- sessions --------------------------------------------------------------------------------------------
+
+    def put(self, record: SessionRecord) -> None:
+        """Add a session, or note what has changed of it."""
+        self._database.execute(
+            "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                record.session_id,
+                record.owner,
+                str(record.location),
+                str(record.spelled),
+                json.dumps(record.tools),
+                record.python,
+                json.dumps(record.env),
+                record.kernel_id,
+                record.lost,
+                record.created,
+                record.used,
+                json.dumps(record.process),
+            ),
+        )
+
+    def get(self, session_id: str) -> SessionRecord | None:
+        """Return a session."""
+        row = self._database.execute("SELECT * FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
+        return None if row is None else _session(row)
+
+    def all(self) -> list[SessionRecord]:
+        """Return all sessions, oldest first."""
+        return [_session(row) for row in self._database.execute("SELECT * FROM sessions ORDER BY created")]
+
+    def remove(self, session_id: str) -> None:
+        """Forget a session and its cells."""
+        self._database.execute("DELETE FROM cells WHERE session_id = ?", (session_id,))
+        self._database.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
+
+    # -- cells -----------------------------------------------------------------------------------------------
+
+    def begin(self, cell_id: str, session_id: str, kernel_id: str | None, code: str) -> None:
+        """Note that a cell is about to be run; the oldest of too many are forgotten.
+
+        Raises:
+            sqlite3.IntegrityError: there is one of that id already.
+        """
+        self._database.execute(
+            "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked) VALUES (?, ?, ?, ?, ?, ?)",
+            (cell_id, session_id, kernel_id, code, RUNNING, time.time()),
+        )
+        self._database.execute(
+            "DELETE FROM cells WHERE session_id = ?1 AND number <= "
+            "(SELECT number FROM cells WHERE session_id = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+            (session_id, MOST_CELLS),
+        )
+
+    def given_to(self, cell_id: str, kernel_id: str | None) -> None:
+        """Note that a cell goes to another kernel than was noted first."""
+        self._database.execute("UPDATE cells SET kernel_id = ? WHERE cell_id = ?", (kernel_id, cell_id))
+
+    def finish(self, cell_id: str, result: dict[str, Any]) -> None:
+        """Note what came of a cell."""
+        self._database.execute(
+            "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, json.dumps(result), cell_id)
+        )
+
+    def withdraw(self, cell_id: str) -> None:
+        """Note that a cell was not run after all."""
+        self._database.execute("DELETE FROM cells WHERE cell_id = ?", (cell_id,))
+
+    def cell(self, cell_id: str) -> CellRecord | None:
+        """Return a cell."""
+        row = self._database.execute(f"SELECT {_COLUMNS} FROM cells WHERE cell_id = ?", (cell_id,)).fetchone()
+        return None if row is None else _cell(row)
+
+    def cells(self, session_id: str) -> list[CellRecord]:
+        """Return the cells of a session, oldest first."""
+        rows = self._database.execute(
+            f"SELECT {_COLUMNS} FROM cells WHERE session_id = ? ORDER BY number", (session_id,)
+        )
+        return [_cell(row) for row in rows]
+
+
+_COLUMNS = "cell_id, session_id, kernel_id, code, state, asked, result"
+
+
+def _session(row: tuple[Any, ...]) -> SessionRecord:
+    session_id, owner, location, spelled, tools, python, env, kernel_id, lost, created, used, process = row
+    pid, start, boot = json.loads(process)
+    return SessionRecord(
+        session_id,
+        owner,
+        Location.parse(location),
+        Location.parse(spelled),
+        tuple(json.loads(tools)),
+        python,
+        json.loads(env),
+        kernel_id,
+        lost,
+        created,
+        used,
+        (pid, start, boot),
+    )
+
+
+def _cell(row: tuple[Any, ...]) -> CellRecord:
+    cell_id, session_id, kernel_id, code, state, asked, result = row
+    return CellRecord(
+        cell_id, session_id, kernel_id, code, state, asked, None if result is None else json.loads(result)
+    )

@@ -1,0 +1,209 @@
+"""All sessions of a process that belong together: whose they are, how many kernels they may have, and for how long.
+
+Everything here runs on the I/O thread's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import uuid
+from typing import Any
+
+from ..errors import AlbedoError, LinkAwayError
+from ..hosts.io_thread import IOThread
+from ..kernels.endings import end_by_record
+from ..kernels.records import this_process
+from ..location import Location
+from .records import SessionRecord, SessionRecords
+from .session import SessionCore
+
+log = logging.getLogger("albedo_provisioner.sessions")
+
+CHILD = "::"
+"""Stands in an owner's name between a parent and its child."""
+
+
+class Registry:
+    """The sessions of one `Sessions`.
+
+    Args:
+        home: where they are on record, see `albedo_home`.
+        max_kernels: how many kernels they may have at the same time; the least recently used one that is not busy goes.
+        idle_timeout: seconds without a call after which a session's kernel is ended, at the next call of any session.
+    """
+
+    def __init__(self, home: str | os.PathLike[str] | None, max_kernels: int, idle_timeout: float) -> None:
+        self.records = SessionRecords(home)
+        self._max_kernels = max_kernels
+        self._idle_timeout = idle_timeout
+        self._sessions: dict[str, SessionCore] = {}
+        self._room = asyncio.Lock()
+        self._closed = False
+        IOThread.get().on_stop(self.leave)
+
+    # -- opening ---------------------------------------------------------------------------------------------
+
+    def open(
+        self,
+        location: Location,
+        owner: str,
+        tools: tuple[str, ...] = (),
+        python: str | None = None,
+        env: dict[str, str] | None = None,
+    ) -> SessionCore:
+        """Return the owner's session at a location with these tools; a new one if there is none. Nothing is asked.
+
+        Raises:
+            AlbedoError: they have been closed.
+        """
+        self._must_be_open()
+        for session in self._sessions.values():
+            record = session.record
+            same = location in (record.location, record.spelled)
+            if same and (record.owner, record.tools) == (owner, tools) and not session.closed:
+                return session
+        record = SessionRecord(uuid.uuid4().hex, owner, location, location, tools, python, dict(env or {}))
+        return self._add(record)
+
+    def resume(self, session_id: str) -> SessionCore:
+        """Return a session that is on record, to go on with it in this process.
+
+        Raises:
+            KeyError: there is none.
+            AlbedoError: another process has it open.
+        """
+        self._must_be_open()
+        if session_id in self._sessions:
+            return self._sessions[session_id]
+        record = self.records.get(session_id)
+        if record is None:
+            raise KeyError(f"There is no session {session_id} on record.")
+        if record.alive_elsewhere:
+            raise AlbedoError(f"The session {session_id} is open in process {record.process[0]}.")
+        record.process = this_process()
+        return self._add(record)
+
+    def _add(self, record: SessionRecord) -> SessionCore:
+        session = SessionCore(record, self)
+        self._sessions[record.session_id] = session
+        self.records.put(record)
+        return session
+
+    def list(self) -> list[dict[str, Any]]:
+        """Return what is known of all sessions on record, oldest first, those of other processes included."""
+        found = []
+        for record in self.records.all():
+            session = self._sessions.get(record.session_id)
+            found.append(
+                {
+                    **(session.status() if session else {}),
+                    "session_id": record.session_id,
+                    "owner": record.owner,
+                    "location": str(record.location),
+                    "kernel_id": record.kernel_id,
+                    "used": record.used,
+                    "open": "here" if session else ("elsewhere" if record.alive_elsewhere else "nowhere"),
+                }
+            )
+        return found
+
+    # -- limits ----------------------------------------------------------------------------------------------
+
+    async def make_room(self, wanted: SessionCore) -> None:
+        """End kernels that nobody has used for long, and the least recently used ones if there are too many.
+
+        Args:
+            wanted: the session that is about to use a kernel.
+        """
+        async with self._room:
+            now = time.time()
+            others = [each for each in self._sessions.values() if each is not wanted and each.has_kernel]
+            free = sorted(
+                (each for each in others if not each.busy and CHILD not in each.record.owner),
+                key=lambda each: each.record.used,
+            )
+            for session in free[:]:
+                if now - session.record.used > self._idle_timeout:
+                    free.remove(session)
+                    others.remove(session)
+                    await self._evict(session, f"nothing had used it for {self._idle_timeout:g} s")
+            while len(others) + 1 > self._max_kernels and free:
+                session = free.pop(0)
+                others.remove(session)
+                await self._evict(session, f"there may be {self._max_kernels} kernels and others were used later")
+
+    async def _evict(self, session: SessionCore, why: str) -> None:
+        try:
+            await session.evict(why)
+        except LinkAwayError as error:
+            log.info("%s: %s", session.record.session_id, error)
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    def forget(self, session: SessionCore) -> None:
+        """Take a session that was closed off the records."""
+        self._sessions.pop(session.record.session_id, None)
+        self.records.remove(session.record.session_id)
+
+    async def close_owner(self, owner: str) -> int:
+        """Close all sessions of an owner and of its children, in whatever process they were opened, and count them.
+
+        Raises:
+            LinkAwayError: a host is out of reach; its kernels are noted as to be ended. All others are closed.
+        """
+        here = [each for each in self._sessions.values() if _belongs(each.record.owner, owner)]
+        known = {each.record.session_id for each in here}
+        left = [
+            record
+            for record in self.records.all()
+            if _belongs(record.owner, owner) and record.session_id not in known and not record.alive_elsewhere
+        ]
+        await _all(*(each.close() for each in here), *(self._end_left(record) for record in left))
+        return len(here) + len(left)
+
+    async def _end_left(self, record: SessionRecord) -> None:
+        self.records.remove(record.session_id)
+        if record.kernel_id is not None:
+            await end_by_record(record.kernel_id)
+
+    async def close(self) -> None:
+        """Close all sessions that are open here.
+
+        Raises:
+            LinkAwayError: as `close_owner`.
+        """
+        try:
+            await _all(*(each.close() for each in list(self._sessions.values())))
+        finally:
+            self._close_records()
+
+    async def leave(self) -> None:
+        """Let go of all sessions as they are, for another process to resume."""
+        sessions, self._sessions = list(self._sessions.values()), {}
+        try:
+            await _all(*(each.leave() for each in sessions))
+        finally:
+            self._close_records()
+
+    def _close_records(self) -> None:
+        self._closed = True
+        self.records.close()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise AlbedoError("These Sessions have been closed; make new ones.")
+
+
+def _belongs(owner: str, to: str) -> bool:
+    return owner == to or owner.startswith(to + CHILD)
+
+
+async def _all(*work: Any) -> None:
+    """Do everything, side by side; then raise the first error, if there was any."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

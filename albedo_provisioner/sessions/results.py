@@ -1,0 +1,126 @@
+"""What came of a cell: plain data that an agent can hand on."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+Output = dict[str, Any]
+"""One output in nbformat's shape: a stream, display_data, execute_result or error."""
+
+OK, ERROR, TIMEOUT, INTERRUPTED, LOST = "ok", "error", "timeout", "interrupted", "lost"
+
+
+@dataclass
+class KernelReport:
+    """What became of the kernel, and of what earlier calls had put into it.
+
+    Attributes:
+        reused: the kernel was there already, with the state of earlier calls.
+        remote: it runs on another host.
+        host: which, as the user spells it; "this machine" for the local one.
+        location: the session's folder.
+        execution_count: the cell's number in its kernel; None when the kernel never told one.
+        state_lost: what earlier calls had put into the kernel is gone although nobody asked for that; `note` says why.
+        state_reset: it is gone because this call asked for a fresh kernel.
+        ended: there is no kernel now: the next call starts a fresh one.
+        note: what the user should know, in a sentence or two; None when there is nothing to say.
+    """
+
+    reused: bool = False
+    remote: bool = False
+    host: str = ""
+    location: str = ""
+    execution_count: int | None = None
+    state_lost: bool = False
+    state_reset: bool = False
+    ended: bool = False
+    note: str | None = None
+
+
+@dataclass
+class Result:
+    """What came of one cell.
+
+    Attributes:
+        status: "ok", "error" (the code raised), "timeout", "interrupted", or "lost" (the kernel ended under it).
+        stdout: what it printed; cut in the middle beyond the limit.
+        stderr: the same of stderr.
+        value: the `text/plain` of its last expression; None when that has none.
+        error: "NameError: name 'x' is not defined"; None when it raised nothing.
+        traceback: the error's traceback, without a terminal's colours; None when there is none.
+        outputs: everything in order of arrival, in nbformat's shapes.
+        kernel: what became of the kernel.
+        duration: seconds from sending the code to its end.
+        cell_id: by which `Session.cell` finds it again.
+        tool_calls_made: how many calls of tools it made.
+        stdout_clipped: whether `stdout` is cut; `full_stdout()` has all of it for a while.
+        stderr_clipped: the same of `stderr`.
+        traceback_colored: the traceback as a terminal shows it.
+    """
+
+    status: str
+    stdout: str = ""
+    stderr: str = ""
+    value: str | None = None
+    error: str | None = None
+    traceback: str | None = None
+    outputs: list[Output] = field(default_factory=list)
+    kernel: KernelReport = field(default_factory=KernelReport)
+    duration: float = 0.0
+    cell_id: str = ""
+    tool_calls_made: int = 0
+    stdout_clipped: bool = False
+    stderr_clipped: bool = False
+    traceback_colored: str | None = None
+    folder: str = ""
+    """Where the whole texts are, if they are anywhere."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the cell came to its end without an error."""
+        return self.status == OK
+
+    @property
+    def execution_count(self) -> int | None:
+        """The cell's number in its kernel."""
+        return self.kernel.execution_count
+
+    def full_stdout(self) -> str:
+        """Return all that was printed on stdout.
+
+        Raises:
+            OSError: it was cut, and the whole is not kept any more.
+        """
+        return self._full("stdout", self.stdout, self.stdout_clipped)
+
+    def full_stderr(self) -> str:
+        """Return all that was printed on stderr; see `full_stdout`."""
+        return self._full("stderr", self.stderr, self.stderr_clipped)
+
+    def _full(self, name: str, text: str, clipped: bool) -> str:
+        if not clipped:
+            return text
+        path = Path(self.folder) / f"{self.cell_id}.{name}"
+        return path.read_text(encoding="utf-8", errors="surrogatepass")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON with the attributes as keys."""
+        content = asdict(self)
+        del content["folder"]
+        return content
+
+    @classmethod
+    def from_dict(cls, content: dict[str, Any], folder: str) -> Result:
+        """Return what `to_dict` was made from; keys of a later version are passed over."""
+        known = {each.name for each in fields(cls)}
+        report = {each.name for each in fields(KernelReport)}
+        kernel = KernelReport(**{key: value for key, value in content.get("kernel", {}).items() if key in report})
+        rest = {key: value for key, value in content.items() if key in known and key not in ("kernel", "folder")}
+        return cls(**rest, kernel=kernel, folder=folder)
+
+
+def status_of(reply: dict[str, Any]) -> str:
+    """Return a result's status from the content of the kernel's reply."""
+    return OK if reply.get("status") == "ok" else ERROR

@@ -1,0 +1,572 @@
+"""One session: an owner's use of one kernel, whatever becomes of kernels, links and processes.
+
+Everything here runs on the I/O thread's loop. The faces that callers hold are in `faces.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..errors import AlbedoError, KernelGoneError, LinkAwayError, SignInError
+from ..hosts.reachability import Reachability
+from ..kernels.console import Console, Execution
+from ..kernels.endings import end_by_record, in_background
+from ..kernels.records import KernelRecords
+from ..kernels.remote import RemoteKernel
+from ..kernels.request import KernelRequest
+from ..location import Location
+from .outputs import Limits, Outputs
+from .past import result_of
+from .records import CellRecord, SessionRecord
+from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Output, Result, status_of
+
+if TYPE_CHECKING:
+    from .registry import Registry
+
+log = logging.getLogger("albedo_provisioner.sessions")
+
+INTERRUPT_GRACE = 5.0
+"""Seconds that a cell which has been interrupted has to come to its end, before its kernel is killed."""
+
+ANSWER_TIMEOUT = 10.0
+"""Seconds that a keeper's answer is waited for."""
+
+SIGN_IN_POLL = 5.0
+"""Seconds between attempts at a host that wants a sign-in; something may tell of it earlier."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a caller wants to be run, and how.
+
+    Attributes:
+        code: the code.
+        timeout: seconds for the cell itself, after which it is interrupted; None for no limit.
+        reset: run it on a fresh kernel.
+        cell_id: the cell's id; a call whose id is known already is not run again.
+        told: called with each output as it comes; on the I/O thread's loop.
+        limits: how much output the result carries.
+        wait_for_sign_in: whether to wait for a person at a host that wants a sign-in, instead of raising.
+    """
+
+    code: str
+    timeout: float | None = None
+    reset: bool = False
+    cell_id: str | None = None
+    told: Callable[[Output], None] | None = None
+    limits: Limits = dataclasses.field(default_factory=Limits)
+    wait_for_sign_in: bool = True
+
+
+class SessionCore:
+    """A session; see the module's head.
+
+    Args:
+        record: what is on record of it.
+        registry: the sessions that it belongs to.
+    """
+
+    def __init__(self, record: SessionRecord, registry: Registry) -> None:
+        self.record = record
+        self.step = "ended"
+        self.closed = False
+        self._registry = registry
+        self._turn = asyncio.Lock()  # cells, and whatever begins or ends kernels, one after the other
+        self._calls: dict[str, asyncio.Task[Result]] = {}  # those that have not returned yet, by their cells' ids
+        self._kernel: RemoteKernel | None = None
+        self._console: Console | None = None
+        self._running: Execution | None = None
+        self._straggler: Execution | None = None  # a cell that outlived its call
+        self._since = 0.0
+        self._interrupted: set[str] = set()
+        self._sign_in: SignInError | None = None
+        self._fresh: str | None = None  # why the kernel that there is has not been used yet, when there was one before
+        self._late: list[str] = []  # what threads of earlier cells printed since
+
+    # -- what is known ---------------------------------------------------------------------------------------
+
+    @property
+    def busy(self) -> bool:
+        """Whether a call is under way, or a cell of it still runs."""
+        return bool(self._calls) or self._straggler is not None
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether it has a kernel that is not known to be dead."""
+        return self._kernel is not None and self._kernel.poll() is None
+
+    def status(self) -> dict[str, Any]:
+        """Return what is known of it at this moment, as plain JSON; nothing is asked."""
+        kernel, running = self._kernel, self._running or self._straggler
+        state = None
+        if kernel is not None and kernel.poll() is None:
+            state = "busy" if running is not None else ("starting" if kernel.state == "starting" else "idle")
+        sign_in = self._sign_in
+        return {
+            "session_id": self.record.session_id,
+            "owner": self.record.owner,
+            "location": str(self.record.location),
+            "host": self._host,
+            "link": self.step,
+            "step": self.step,
+            "away": (sign_in.detail if sign_in else None) or (kernel.away if kernel else None),
+            "advice": str(sign_in) if sign_in else None,
+            "process": None if kernel is None else {"pid": kernel.pid, "state": kernel.state, "cause": kernel.cause},
+            "kernel_id": self.record.kernel_id,
+            "execution_state": state,
+            "cell_id": running.msg_id if running else None,
+            "running_for": time.monotonic() - self._since if running else None,
+            "used": self.record.used,
+        }
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    async def execute(self, call: Call) -> Result:
+        """Run a cell after all that was asked before, and return what came of it.
+
+        When the caller is cancelled the cell is interrupted, and what becomes of it is on record.
+
+        Raises:
+            AlbedoError: it was not run, and why; a `SignInError` or `UnreachableError` says so of the host.
+        """
+        cell_id = call.cell_id or uuid.uuid4().hex
+        if cell_id in self._calls or self._registry.records.cell(cell_id) is not None:
+            return await self.cell(cell_id)
+        work = asyncio.get_running_loop().create_task(self._execute(call, cell_id))
+        self._calls[cell_id] = work
+        work.add_done_callback(lambda done: self._call_done(cell_id, done))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            if self._running is not None and self._running.msg_id == cell_id:
+                in_background(self.interrupt())
+            else:
+                work.cancel()  # it has not begun, and will not
+            raise
+
+    def _call_done(self, cell_id: str, work: asyncio.Task[Result]) -> None:
+        del self._calls[cell_id]
+        if not work.cancelled() and (error := work.exception()) is not None:
+            log.debug("%s: %s", self.record.session_id, error)
+
+    async def _execute(self, call: Call, cell_id: str) -> Result:
+        async with self._turn:
+            if self.closed:
+                raise AlbedoError(f"The session {self.record.session_id} has been closed.")
+            self.touch()
+            await self._registry.make_room(self)
+            report = self._report()
+            notes: list[str] = []
+            if call.reset:
+                await self._reset(report)
+            for _ in range(3):
+                await self._ready(call, report, notes)
+                result = await self._run(call, cell_id, report, notes)
+                if result is not None:
+                    self.touch()
+                    return result
+            raise AlbedoError(
+                f"Three kernels in a row ended on {self._host} before they ran the code: {self.record.lost}"
+            )
+
+    def _report(self) -> KernelReport:
+        location = self.record.location
+        return KernelReport(remote=location.is_remote, host=self._host, location=str(location))
+
+    @property
+    def _host(self) -> str:
+        return self.record.location.host or "this machine"
+
+    # -- the kernel ------------------------------------------------------------------------------------------
+
+    async def _ready(self, call: Call, report: KernelReport, notes: list[str]) -> None:
+        """See that there is a kernel, and note in the report what became of the one before."""
+        if self._kernel is None and self.record.kernel_id is not None:
+            await self._take_up(call)
+        await self._wait_for_straggler()
+        if self.has_kernel:
+            report.reused = self._fresh is None
+            if self._fresh is not None:
+                report.state_reset = True
+                notes.append(self._fresh)
+                self._fresh = None
+            return
+        if self._kernel is not None:
+            self._lose(self._kernel.cause or "its kernel ended")
+        report.reused = False
+        await self._patiently(call, self._start)
+        if self.record.lost is not None:
+            report.state_lost = True
+            notes.append(f"The state of earlier calls was lost: {self.record.lost}")
+            self.record.lost = None
+        report.location = str(self.record.location)
+        self._put()
+
+    async def _patiently(self, call: Call, work: Callable[[], Any]) -> None:
+        """Do what needs the host; where a person has to sign in first, wait until that has been done."""
+        while True:
+            try:
+                await work()
+            except SignInError as error:
+                if not call.wait_for_sign_in:
+                    raise
+                if self._sign_in is None:
+                    log.info("%s waits for a sign-in: %s", self.record.session_id, error)
+                self._sign_in = error
+                self.step = "connecting"
+                await self._rest()
+            else:
+                self._sign_in = None
+                return
+
+    async def _rest(self) -> None:
+        """Wait before the next attempt at a host that wants a sign-in."""
+        news = asyncio.Event()
+        unsubscribe = Reachability.get().subscribe(self._host, news.set)
+        try:
+            async with asyncio.timeout(SIGN_IN_POLL):
+                await news.wait()
+        except TimeoutError:
+            pass  # nothing was told, so it is tried again by the clock
+        finally:
+            unsubscribe()
+
+    async def _start(self) -> None:
+        request = KernelRequest(
+            location=self.record.location,
+            key=uuid.uuid4().hex.encode(),
+            python=self.record.python,
+            env=self.record.env,
+            kernel_name="albedo-session",
+        )
+        self._kernel = await RemoteKernel.start(request, self._make_console, self._stepped)
+        self._register(self._kernel)
+
+    async def _take_up(self, call: Call) -> None:
+        """Take up the kernel that an earlier process started for this session, if it lives."""
+        kernel_id = self.record.kernel_id
+        assert kernel_id is not None
+        known = KernelRecords().get(kernel_id)
+        if known is None:
+            self._lose("its kernel is gone")
+            return
+        request = KernelRequest.from_dict(known.request)
+
+        async def attach() -> None:
+            self._kernel = await RemoteKernel.attach(request, self._make_console, kernel_id, self._stepped)
+
+        try:
+            await self._patiently(call, attach)
+        except KernelGoneError as error:
+            self._lose(str(error))
+            return
+        assert self._kernel is not None
+        self._register(self._kernel)
+
+    def _register(self, kernel: RemoteKernel) -> None:
+        self.record.kernel_id = kernel.kernel_id
+        self.record.location = dataclasses.replace(self.record.location, path=kernel.folder)
+        self._put()
+
+    def _make_console(self, key: bytes, scheme: str, send: Any, _reachable: Any, _paused: Any) -> Console:
+        self._console = Console(key, scheme, send, self._heard_late)
+        return self._console
+
+    def _stepped(self, step: str) -> None:
+        self.step = step
+
+    def _lose(self, why: str) -> None:
+        """What earlier calls had put into the kernel is gone: to be told with the next result."""
+        self.record.lost = why if why.endswith(".") else f"{why}."
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Have no kernel any more; what is left of it on its host is ended in the background."""
+        kernel, self._kernel, self._console = self._kernel, None, None
+        self.record.kernel_id = None
+        self._straggler = None
+        self.step = "ended"
+        self._put()
+        if kernel is not None:
+            in_background(kernel.finish(term_grace=0.5))
+
+    async def _wait_for_straggler(self) -> None:
+        """See to a cell that outlived its call: it was interrupted, and has to make room."""
+        straggler, kernel = self._straggler, self._kernel
+        if straggler is None or kernel is None:
+            return
+        if kernel.away is None and not await _finished(straggler, INTERRUPT_GRACE):
+            await self._kill(kernel, "a cell that had run out of time did not obey the interrupt")
+        elif straggler.finished.is_set():
+            self._straggler = None
+
+    async def _kill(self, kernel: RemoteKernel, why: str) -> None:
+        """Kill the kernel, for this reason."""
+        try:
+            await kernel.stop(0.0, ANSWER_TIMEOUT)
+        except AlbedoError as error:
+            log.warning("%s: %s", self.record.session_id, error)
+        self._lose(f"the kernel was killed, because {why}")
+
+    async def _reset(self, report: KernelReport) -> None:
+        """End the kernel because that was asked for."""
+        report.state_reset = True
+        try:
+            await self.end_kernel()
+        except LinkAwayError as error:
+            log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
+        self.record.lost = None
+
+    async def end_kernel(self) -> None:
+        """End the kernel with proof; the session stays.
+
+        Raises:
+            LinkAwayError: the host is out of reach; the kernel is noted as to be ended, and is at the next contact.
+        """
+        kernel, kernel_id = self._kernel, self.record.kernel_id
+        self._kernel = None
+        self._let_go()
+        if kernel is not None:
+            await kernel.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
+        elif kernel_id is not None:
+            await end_by_record(kernel_id)
+
+    # -- one cell --------------------------------------------------------------------------------------------
+
+    async def _run(self, call: Call, cell_id: str, report: KernelReport, notes: list[str]) -> Result | None:
+        """Run the cell on the kernel; None when the kernel ended before it had been given the cell."""
+        kernel, console, records = self._kernel, self._console, self._registry.records
+        assert kernel is not None
+        assert console is not None
+        outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
+        if records.cell(cell_id) is None:
+            records.begin(cell_id, self.record.session_id, kernel.kernel_id, call.code)
+        else:
+            records.given_to(cell_id, kernel.kernel_id)  # the kernel before this one ended without it
+        reached = kernel.connections if kernel.away is None else None
+        began = self._since = time.monotonic()
+        execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id)
+        status = None
+        try:
+            if not await _finished(execution, call.timeout):
+                status = TIMEOUT
+                await self._time_out(kernel, execution, call.timeout or 0.0, notes)
+        finally:
+            self._running = None
+        outputs.close()
+        if execution.given_up is not None and status is None:
+            if kernel.poll() is not None and not await self._was_given(kernel, execution, reached):
+                self._lose(kernel.cause or execution.given_up)
+                return None
+            status = LOST
+            notes.append(execution.given_up)
+        if self._kernel is not None and kernel.poll() is not None:
+            self._lose(kernel.cause or execution.given_up or "its kernel ended")
+        result = self._result(cell_id, status, execution, outputs, report, notes)
+        result.duration = time.monotonic() - began
+        records.finish(cell_id, result.to_dict())
+        return result
+
+    async def _time_out(self, kernel: RemoteKernel, execution: Execution, timeout: float, notes: list[str]) -> None:
+        """The cell's time is over: interrupt it, and kill the kernel if it does not obey."""
+        after = f"The code ran for more than {timeout:g} s and was interrupted"
+        try:
+            await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT)
+        except AlbedoError as error:
+            log.info("%s: %s", self.record.session_id, error)
+        if await _finished(execution, INTERRUPT_GRACE):
+            if execution.given_up is None:
+                notes.append(f"{after}; the state of earlier calls is kept.")
+        elif kernel.away is not None:
+            self._straggler = execution
+            notes.append(
+                f"The code did not come to its end within {timeout:g} s, and {self._host} is out of reach "
+                f"({kernel.away}): it is interrupted when the host is back, and the state of earlier calls is kept."
+            )
+        else:
+            await self._kill(kernel, "the code had run out of time and did not obey the interrupt")
+            notes.append(
+                f"{after}; it did not stop within {INTERRUPT_GRACE:g} s, so the kernel was killed and the state of "
+                "earlier calls is lost. The next call starts afresh."
+            )
+
+    async def _was_given(self, kernel: RemoteKernel, execution: Execution, reached: int | None) -> bool:
+        """Whether a kernel that has ended had been given the cell. When nobody can say, it may have been."""
+        if execution.began:
+            return True
+        try:
+            return not await kernel.never_given(execution.msg_id, ANSWER_TIMEOUT)
+        except KernelGoneError:
+            # No keeper to ask. If no connection has been up since the cell was sent, nobody can have got it.
+            return reached is not None or (kernel.connections > 0 and kernel.away is None)
+        except AlbedoError:
+            return True
+
+    def _result(
+        self,
+        cell_id: str,
+        status: str | None,
+        execution: Execution,
+        outputs: Outputs,
+        report: KernelReport,
+        notes: list[str],
+    ) -> Result:
+        reply = execution.reply or {}
+        if status is None:
+            status = status_of(reply)
+            if status == ERROR and cell_id in self._interrupted and _is_interrupt(reply):
+                status = INTERRUPTED
+        self._interrupted.discard(cell_id)
+        report.execution_count = reply.get("execution_count") or None
+        if not self.has_kernel:
+            report.ended = True
+            report.state_lost = report.state_lost or self.record.lost is not None
+            self.record.lost = None  # told now
+        if self._late:
+            notes.append(f"Since the last call, threads of earlier cells printed: {''.join(self._late).rstrip()}")
+            self._late.clear()
+        report.note = " ".join(notes) or None
+        self._put()
+        return outputs.result(status, cell_id, report)
+
+    def _heard_late(self, msg_type: str, content: dict[str, Any]) -> None:
+        if msg_type == "stream" and sum(map(len, self._late)) < 2000:
+            self._late.append(str(content.get("text", ""))[:2000])
+
+    # -- acting on it ----------------------------------------------------------------------------------------
+
+    async def interrupt(self) -> bool:
+        """Interrupt the cell that runs now, and no other; False when none does.
+
+        While the host is out of reach the interrupt goes out when it is back, if that cell still runs then.
+
+        Raises:
+            AlbedoError: the host did not confirm it.
+        """
+        kernel, running = self._kernel, self._running or self._straggler
+        if kernel is None or running is None:
+            return False
+        self._interrupted.add(running.msg_id)
+        await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT)
+        return True
+
+    async def reset(self) -> None:
+        """End the kernel; the next call starts a fresh one."""
+        async with self._turn:
+            await self._reset(self._report())
+
+    async def move(self, location: Location) -> None:
+        """Start a kernel in another place, and end the one in the old place with proof.
+
+        Raises:
+            AlbedoError: no kernel could be started there; everything stays as it was.
+        """
+        async with self._turn:
+            before, console, step = self._kernel, self._console, self.step
+            place = (self.record.location, self.record.spelled, self.record.kernel_id)
+            self.record.location = self.record.spelled = location
+            try:
+                await self._start()
+            except BaseException:
+                self._kernel, self._console, self.step = before, console, step
+                self.record.location, self.record.spelled, self.record.kernel_id = place
+                raise
+            self._fresh = f"The session was moved from {place[0]} to {self.record.location}; it has a fresh kernel."
+            try:
+                if before is not None:
+                    await before.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
+                elif place[2] is not None:
+                    await end_by_record(place[2])
+            except LinkAwayError as error:
+                log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
+
+    async def close(self) -> None:
+        """End the kernel, prove that nothing of it is left on its host, and forget the session.
+
+        Raises:
+            LinkAwayError: the host is out of reach; the kernel is noted as to be ended, and is at the next contact.
+        """
+        if self._running is not None:
+            in_background(self.interrupt())
+        async with self._turn:
+            if self.closed:
+                return
+            self.closed = True
+            try:
+                await self.end_kernel()
+            finally:
+                self._registry.forget(self)
+
+    async def evict(self, why: str) -> None:
+        """End the kernel because others need the room, or nobody needs it; the next call is told.
+
+        Raises:
+            LinkAwayError: as `close`.
+        """
+        async with self._turn:
+            if self.busy or not self.has_kernel:
+                return
+            self.record.lost = f"its kernel was ended because {why}."
+            await self.end_kernel()
+
+    async def leave(self) -> None:
+        """Let go of the kernel as it is, for another process to take up."""
+        async with self._turn:
+            self.closed = True
+            if self._kernel is not None:
+                await self._kernel.leave()
+
+    # -- cells of the past -----------------------------------------------------------------------------------
+
+    def cells(self) -> list[CellRecord]:
+        """Return the cells on record, oldest first."""
+        return self._registry.records.cells(self.record.session_id)
+
+    async def cell(self, cell_id: str) -> Result:
+        """Return what came of a cell, once it has come to its end, whoever asked for it.
+
+        Raises:
+            KeyError: this session has no such cell on record.
+            AlbedoError: what came of it cannot be found out (now).
+        """
+        if cell_id in self._calls:
+            return await asyncio.shield(self._calls[cell_id])
+        record = self._registry.records.cell(cell_id)
+        if record is None or record.session_id != self.record.session_id:
+            raise KeyError(f"The session {self.record.session_id} has no cell {cell_id} on record.")
+        if record.result is None:
+            result = await result_of(record, self.record, self._registry.records.outputs)
+            self._registry.records.finish(cell_id, result.to_dict())
+            return result
+        return Result.from_dict(record.result, str(self._registry.records.outputs))
+
+    def touch(self) -> None:
+        """Note that it is being used."""
+        self.record.used = time.time()
+        self._put()
+
+    def _put(self) -> None:
+        if not self.closed:
+            self._registry.records.put(self.record)
+
+
+def _is_interrupt(reply: dict[str, Any]) -> bool:
+    return reply.get("ename") == "KeyboardInterrupt" or reply.get("status") == "aborted"
+
+
+async def _finished(execution: Execution, timeout: float | None) -> bool:
+    """Wait at most so long for a cell to come to its end, and say whether it has."""
+    try:
+        async with asyncio.timeout(timeout):
+            await execution.finished.wait()
+    except TimeoutError:
+        return execution.finished.is_set()
+    return True

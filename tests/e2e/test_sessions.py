@@ -1,0 +1,556 @@
+"""Sessions: kernels that an agent can trust, through `Sessions` and `AsyncSessions`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+from faces import Embedded, Host, Real
+from kernels import eventually
+from procs import wait_until
+
+from albedo_provisioner import AsyncSessions, Session, Sessions
+from albedo_provisioner.errors import (
+    AlbedoError,
+    ConfigError,
+    FolderError,
+    LocationError,
+    SignInError,
+    UnreachableError,
+)
+from albedo_provisioner.sessions import session as core
+from albedo_provisioner.sessions.outputs import Limits
+
+
+@pytest.fixture
+def sessions() -> Iterator[Sessions]:
+    with Sessions() as made:
+        yield made
+
+
+@pytest.fixture
+async def async_sessions() -> AsyncIterator[AsyncSessions]:
+    async with AsyncSessions() as made:
+        yield made
+
+
+def kernel_pid(session: Session) -> int:
+    """Return the pid of a session's kernel, which is this machine's as well in all these tests."""
+    return int(session.status()["process"]["pid"])
+
+
+CODE = "import sys\nprint('a', flush=True)\nprint('b', file=sys.stderr, flush=True)\nprint('c')\nx = 41\nx + 1"
+
+
+class TestResults:
+    def test_have_all_that_came_of_the_code(self, any_host: Host, sessions: Sessions) -> None:
+        session = sessions.open(any_host.location())
+        result = session.execute(CODE)
+        assert (result.status, result.ok, result.value) == ("ok", True, "42")
+        assert (result.stdout, result.stderr, result.error) == ("a\nc\n", "b\n", None)
+        assert [output.get("text") for output in result.outputs[:3]] == ["a\n", "b\n", "c\n"]
+        assert result.outputs[3] == {
+            "output_type": "execute_result",
+            "data": {"text/plain": "42"},
+            "metadata": {},
+            "execution_count": 1,
+        }
+        report = result.kernel
+        assert (report.remote, report.host) == (any_host.remote, any_host.alias or "this machine")
+        assert report.location == any_host.location()
+        assert (report.execution_count, report.note, report.ended) == (1, None, False)
+        assert 0 < result.duration < 30
+        content = json.loads(json.dumps(result.to_dict()))
+        assert content["value"] == "42"
+        assert content["kernel"]["execution_count"] == 1
+
+    def test_tell_an_error_without_a_terminals_colours(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        result = sessions.open(embedded_host.location()).execute("print('before')\n1 / 0\nprint('after')")
+        assert (result.status, result.error, result.stdout) == (
+            "error",
+            "ZeroDivisionError: division by zero",
+            "before\n",
+        )
+        assert "ZeroDivisionError" in str(result.traceback)
+        assert "\x1b" not in str(result.traceback)
+        assert "\x1b" in str(result.traceback_colored)
+        assert result.outputs[-1]["ename"] == "ZeroDivisionError"
+
+    def test_have_displays_and_their_updates(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        code = (
+            "from IPython.display import HTML, display, clear_output\n"
+            "display(HTML('gone'))\nclear_output()\n"
+            "handle = display(HTML('<b>1</b>'), display_id=True)\nhandle.update(HTML('<b>2</b>'))"
+        )
+        result = sessions.open(embedded_host.location()).execute(code)
+        (output,) = result.outputs
+        assert output["data"]["text/html"] == "<b>2</b>"
+        assert set(output) == {"output_type", "data", "metadata"}
+
+    def test_are_cut_in_the_middle_and_the_whole_can_be_had(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        """S9."""
+        session = sessions.open(embedded_host.location())
+        code = "import sys\nfor i in range(20000): print(i)\nprint('e' * 3000, file=sys.stderr)"
+        result = session.execute(code, limits=Limits(stdout=1000, stderr=100))
+        assert result.stdout.startswith("0\n1\n2\n")
+        assert result.stdout.endswith("19998\n19999\n")
+        assert "characters cut" in result.stdout
+        assert len(result.stdout) < 1100
+        assert (result.stdout_clipped, result.stderr_clipped) == (True, True)
+        assert result.full_stdout() == "".join(f"{i}\n" for i in range(20000))
+        assert result.full_stderr() == "e" * 3000 + "\n"
+        assert sum(len(str(output.get("text"))) for output in result.outputs) < 1600
+        whole = Path(os.environ["ALBEDO_HOME"]) / "outputs" / f"{result.cell_id}.stdout"
+        assert whole.stat().st_mode & 0o777 == 0o600
+        assert session.execute("1").full_stdout() == ""
+
+    def test_of_a_hundred_megabytes_take_no_more_memory_than_their_limits(
+        self, embedded_host: Embedded, sessions: Sessions
+    ) -> None:
+        """S9."""
+        session = sessions.open(embedded_host.location())
+        result = session.execute("line = 'x' * 999\nfor _ in range(100_000): print(line)", limits=Limits(stdout=10_000))
+        assert result.status == "ok"
+        assert len(result.to_dict()["stdout"]) < 11_000
+        assert len(json.dumps(result.to_dict())) < 100_000
+        assert len(result.full_stdout()) == 100_000_000
+
+    def test_come_piece_by_piece_while_the_code_runs(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        session = sessions.open(embedded_host.location())
+        came: list[object] = []
+        code = "import time\nprint('a', flush=True)\ntime.sleep(1)\nprint('b', flush=True)\n7"
+        for output in session.stream(code):
+            came.append((time.monotonic(), output))
+        assert [getattr(each, "status", None) or each.get("text") or each["data"] for _, each in came] == [  # type: ignore[misc]
+            "a\n",
+            "b\n",
+            {"text/plain": "7"},
+            "ok",
+        ]
+        assert came[1][0] - came[0][0] > 0.5  # type: ignore[index]
+
+    async def test_come_piece_by_piece_to_a_program_with_a_loop(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions
+    ) -> None:
+        session = await async_sessions.open(embedded_host.location())
+        came = [each async for each in session.stream("print('a')\n7")]
+        assert [type(each).__name__ for each in came] == ["dict", "dict", "Result"]
+        with pytest.raises(ConfigError):
+            async for _ in session.stream("1", timeout=0):
+                pass
+
+
+class TestState:
+    def test_a_second_call_reuses_the_kernel_of_the_first(self, any_host: Host, sessions: Sessions) -> None:
+        """S1."""
+        session = sessions.open(any_host.location())
+        first, second = session.execute("x = 41"), session.execute("x")
+        assert (first.kernel.reused, second.kernel.reused) == (False, True)
+        assert (first.execution_count, second.execution_count) == (1, 2)
+        assert (second.value, second.kernel.state_lost) == ("41", False)
+        assert sessions.open(any_host.location()).id == session.id
+
+    def test_a_reset_is_said_and_is_no_loss(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        """S3."""
+        session = sessions.open(embedded_host.location())
+        session.execute("x = 41")
+        pid = kernel_pid(session)
+        result = session.execute("'x' in globals()", reset=True)
+        assert result.value == "False"
+        assert (result.kernel.reused, result.kernel.state_reset, result.kernel.state_lost) == (False, True, False)
+        assert kernel_pid(session) != pid
+        session.reset()
+        assert session.execute("1").kernel.reused is False
+
+    def test_a_kernel_that_died_between_two_calls_is_told_with_its_cause(
+        self, any_host: Host, sessions: Sessions
+    ) -> None:
+        """S4."""
+        session = sessions.open(any_host.location())
+        session.execute("x = 41")
+        os.kill(kernel_pid(session), signal.SIGKILL)
+        result = session.execute("'x' in globals()")
+        assert (result.status, result.value) == ("ok", "False")
+        assert (result.kernel.reused, result.kernel.state_lost) == (False, True)
+        assert "lost" in str(result.kernel.note)
+        assert "SIGKILL" in str(result.kernel.note)
+        again = session.execute("1")
+        assert (again.kernel.state_lost, again.kernel.note) == (False, None)
+
+    def test_a_kernel_that_dies_under_a_call_is_told_and_the_next_one_starts_afresh(
+        self, embedded_host: Embedded, sessions: Sessions
+    ) -> None:
+        session = sessions.open(embedded_host.location())
+        session.execute("x = 41")
+        result = session.execute("print('so far', flush=True)\nimport os\nos._exit(3)")
+        assert result.status == "lost"
+        assert "so far" in result.stdout
+        assert (result.kernel.ended, result.kernel.state_lost) == (True, True)
+        assert "exit status 3" in str(result.kernel.note)
+        again = session.execute("'x' in globals()")
+        assert (again.value, again.kernel.reused, again.kernel.state_lost) == ("False", False, False)
+
+    def test_a_broken_link_is_neither_a_loss_nor_news(self, remote_host: Host, sessions: Sessions) -> None:
+        session = sessions.open(remote_host.location())
+        session.execute("x = 41")
+        threading.Timer(0.5, remote_host.cut).start()
+        result = session.execute("import time\nfor i in range(20):\n    print(i, flush=True)\n    time.sleep(0.1)\nx")
+        assert result.stdout == "".join(f"{i}\n" for i in range(20))
+        assert (result.status, result.value) == ("ok", "41")
+        assert (result.kernel.reused, result.kernel.state_lost, result.kernel.note) == (True, False, None)
+
+    def test_a_call_made_while_the_host_is_away_runs_once_when_it_is_back(
+        self, remote_host: Host, sessions: Sessions
+    ) -> None:
+        session = sessions.open(remote_host.location())
+        session.execute("ran = []")
+        remote_host.down()
+        wait_until(lambda: session.status()["link"] == "reattaching", what="the link is away")
+        assert "refused" in wait_until(lambda: session.status()["away"]) or session.status()["away"]
+        threading.Timer(1.0, remote_host.up).start()
+        result = session.execute("ran.append(1)\nran")
+        assert (result.value, result.kernel.reused, result.kernel.state_lost) == ("[1]", True, False)
+
+    def test_a_kernel_that_died_while_the_host_was_away_is_a_loss_and_the_call_runs_once(
+        self, embedded_host: Embedded, sessions: Sessions, tmp_path: Path
+    ) -> None:
+        """S4."""
+        session = sessions.open(embedded_host.location())
+        session.execute("x = 41")
+        pid = kernel_pid(session)
+        embedded_host.down()
+        wait_until(lambda: session.status()["link"] == "reattaching", what="the link is away")
+        os.kill(pid, signal.SIGKILL)
+        threading.Timer(1.0, embedded_host.up).start()
+        result = session.execute(f"print('run', file=open({str(tmp_path / 'ran')!r}, 'a'))\n'x' in globals()")
+        assert (result.status, result.value) == ("ok", "False")
+        assert (result.kernel.reused, result.kernel.state_lost) == (False, True)
+        assert (tmp_path / "ran").read_text() == "run\n"
+
+    def test_what_threads_of_earlier_cells_print_is_told_later(
+        self, embedded_host: Embedded, sessions: Sessions
+    ) -> None:
+        session = sessions.open(embedded_host.location())
+        session.execute("import threading\nthreading.Timer(0.5, lambda: print('from the past', flush=True)).start()")
+        time.sleep(1)  # the thread's own time
+        result = session.execute("1")
+        assert result.stdout == ""
+        assert "from the past" in str(result.kernel.note)
+
+
+class TestTimeouts:
+    def test_code_that_obeys_the_interrupt_keeps_its_state(self, any_host: Host, sessions: Sessions) -> None:
+        """S5."""
+        session = sessions.open(any_host.location())
+        session.execute("x = 41")
+        result = session.execute("print('begun', flush=True)\nimport time\ntime.sleep(600)", timeout=1)
+        assert (result.status, result.stdout) == ("timeout", "begun\n")
+        assert "kept" in str(result.kernel.note)
+        assert (result.kernel.ended, result.kernel.state_lost) == (False, False)
+        assert session.execute("x").value == "41"
+
+    def test_code_that_does_not_obey_costs_the_kernel(
+        self, any_host: Host, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """S5."""
+        monkeypatch.setattr(core, "INTERRUPT_GRACE", 1.0)
+        session = sessions.open(any_host.location())
+        session.execute("x = 41")
+        pid = kernel_pid(session)
+        code = (
+            "import time\nwhile True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        pass"
+        )
+        result = session.execute(code, timeout=1)
+        assert result.status == "timeout"
+        assert (result.kernel.ended, result.kernel.state_lost) == (True, True)
+        assert "killed" in str(result.kernel.note)
+        wait_until(lambda: not any(process.pid == pid for process in any_host.processes()), what="the kernel is gone")
+        again = session.execute("'x' in globals()")
+        assert (again.value, again.kernel.reused, again.kernel.state_lost) == ("False", False, False)
+
+    def test_at_a_host_that_is_away_cost_nothing(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        session = sessions.open(embedded_host.location())
+        session.execute("x = 41")
+        embedded_host.down()
+        wait_until(lambda: session.status()["link"] == "reattaching", what="the link is away")
+        result = session.execute("import time\ntime.sleep(600)", timeout=1)
+        assert result.status == "timeout"
+        assert "out of reach" in str(result.kernel.note)
+        assert (result.kernel.ended, result.kernel.state_lost) == (False, False)
+        embedded_host.up()
+        again = session.execute("x")
+        assert (again.value, again.kernel.reused) == ("41", True)
+
+    def test_an_interrupt_from_elsewhere_is_told(self, any_host: Host, sessions: Sessions) -> None:
+        session = sessions.open(any_host.location())
+        session.execute("x = 41")
+        assert session.interrupt() is False
+
+        def interrupt() -> None:
+            wait_until(lambda: session.status()["execution_state"] == "busy")
+            time.sleep(0.5)  # into the code
+            assert session.interrupt() is True
+
+        thread = threading.Thread(target=interrupt)
+        thread.start()
+        result = session.execute("import time\ntime.sleep(600)")
+        thread.join()
+        assert result.status == "interrupted"
+        assert session.execute("x").value == "41"
+
+    async def test_cancelling_the_caller_interrupts_the_code_and_keeps_the_state(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions
+    ) -> None:
+        session = await async_sessions.open(embedded_host.location())
+        await session.execute("x = 41")
+        call = asyncio.create_task(session.execute("import time\ntime.sleep(600)", cell_id="long"))
+        await asyncio.sleep(1)
+        queued = asyncio.create_task(session.execute("1 / 0", cell_id="never"))
+        await asyncio.sleep(0.2)
+        queued.cancel()
+        call.cancel()
+        for task in (queued, call):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert (await session.execute("x")).value == "41"
+        assert (await session.cell("long")).status == "interrupted"
+        with pytest.raises(KeyError):
+            await session.cell("never")
+
+
+class TestOwners:
+    def test_never_share_and_are_closed_with_their_children(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        """S6."""
+        location = embedded_host.location()
+        ours = {owner: sessions.open(location, owner) for owner in ("a", "a::child-9", "ab", "b")}
+        pids = {owner: (session.execute(f"x = {owner!r}"), kernel_pid(session))[1] for owner, session in ours.items()}
+        assert len(set(pids.values())) == 4
+        assert sessions.close_owner("a") == 2
+        left = {process.pid for process in embedded_host.processes()}
+        assert left.isdisjoint({pids["a"], pids["a::child-9"]})
+        assert left >= {pids["ab"], pids["b"]}
+        assert ours["b"].execute("x").value == "'b'"
+        with pytest.raises(AlbedoError, match="closed"):
+            ours["a"].execute("x")
+        assert [each["owner"] for each in sessions.list()] == ["ab", "b"]
+
+    def test_a_kernel_idle_for_too_long_ends_at_the_next_call_of_another(self, embedded_host: Embedded) -> None:
+        """S7."""
+        with Sessions(idle_timeout=0.5) as sessions:
+            old, child, new = (sessions.open(embedded_host.location(), owner) for owner in ("old", "new::child", "new"))
+            old.execute("x = 41")
+            child.execute("x = 41")
+            pid, kept = kernel_pid(old), kernel_pid(child)
+            time.sleep(0.6)  # the time itself
+            new.execute("1")
+            there = {process.pid for process in embedded_host.processes()}
+            assert pid not in there
+            assert kept in there
+            result = old.execute("'x' in globals()")
+            assert (result.value, result.kernel.state_lost) == ("False", True)
+            assert "0.5 s" in str(result.kernel.note)
+
+    def test_of_too_many_kernels_the_least_recently_used_goes_and_never_a_busy_one(
+        self, embedded_host: Embedded
+    ) -> None:
+        """S7."""
+        with Sessions(max_kernels=2) as sessions:
+            busy, idle, new = (sessions.open(embedded_host.location(), owner) for owner in ("busy", "idle", "new"))
+            busy.execute("x = 1")
+            thread = threading.Thread(target=lambda: busy.execute("import time\ntime.sleep(4)\nx = 2"))
+            thread.start()
+            wait_until(lambda: busy.status()["execution_state"] == "busy")
+            idle.execute("x = 1")
+            pid = kernel_pid(idle)
+            new.execute("1")
+            assert pid not in {process.pid for process in embedded_host.processes()}
+            thread.join()
+            assert busy.execute("x").value == "2"
+
+    def test_close_ends_the_kernel_with_all_that_it_started(self, any_host: Host) -> None:
+        """K6."""
+        with Sessions() as sessions:
+            session = sessions.open(any_host.location())
+            session.execute("import subprocess\np = subprocess.Popen(['sleep', '7777'], start_new_session=True)")
+            session.close()
+            assert not [process for process in any_host.processes() if "7777" in process.argv]
+            assert sessions.list() == []
+        with pytest.raises(AlbedoError, match="closed"):
+            sessions.open(any_host.location())
+
+    def test_moving_ends_the_kernel_in_the_old_place_with_all_that_it_started(
+        self, embedded_host: Embedded, sshd_host: Real, sessions: Sessions
+    ) -> None:
+        """S11, K6."""
+        session = sessions.open(embedded_host.location())
+        session.execute("import subprocess\np = subprocess.Popen(['sleep', '7777'], start_new_session=True)\nx = 1")
+        name = session.id
+        with pytest.raises(FolderError):
+            session.move(sshd_host.location("nowhere"))
+        assert session.execute("x").value == "1"
+        session.move(sshd_host.location())
+        assert embedded_host.processes() == []
+        assert session.id == name
+        result = session.execute("import os\nos.getcwd()")
+        assert result.value == repr(str(sshd_host.home))
+        assert (result.kernel.reused, result.kernel.state_reset, result.kernel.host) == (False, True, sshd_host.alias)
+        assert "moved" in str(result.kernel.note)
+        assert len(session.cells()) == 3
+
+
+class TestHosts:
+    def test_that_cannot_be_used_say_why(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        with pytest.raises(FolderError, match="nowhere"):
+            sessions.open(embedded_host.location("nowhere")).execute("1")
+        session = sessions.open(embedded_host.location())
+        embedded_host.down()
+        with pytest.raises(UnreachableError, match="refused"):
+            session.execute("1")
+        embedded_host.up()
+        assert session.execute("1").kernel.state_lost is False
+
+    def test_that_want_a_sign_in_are_waited_for(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        """S10."""
+        embedded_host.server.behave(refuse_auth=True)
+        session = sessions.open(embedded_host.location())
+        with pytest.raises(SignInError):
+            session.execute("1", wait_for_sign_in=False)
+        results = []
+        thread = threading.Thread(target=lambda: results.append(session.execute("6 * 7")))
+        thread.start()
+        status = wait_until(lambda: session.status() if session.status()["away"] else None)
+        assert status is not None
+        assert "Permission denied" in status["away"]
+        assert str(embedded_host.alias) in status["advice"]
+        embedded_host.server.behave(refuse_auth=False)
+        thread.join(30)
+        assert results[0].value == "42"
+        assert session.status()["away"] is None
+
+    @pytest.mark.parametrize("location", ["-oProxyCommand=id:/tmp", "relative", ""])
+    def test_that_are_none_are_refused(self, sessions: Sessions, location: str) -> None:
+        with pytest.raises(LocationError):
+            sessions.open(location)
+
+
+PROGRAM = """
+import sys
+from albedo_provisioner import Sessions
+sessions = Sessions()
+session = sessions.open(sys.argv[1], "agent")
+session.execute("x = 41")
+print(session.id, session.status()["process"]["pid"], flush=True)
+session.execute("print('BEGUN', flush=True)\\nimport time\\nfor i in range(30):\\n    print(i, flush=True)\\n"
+                "    time.sleep(0.1)\\nx + 1", cell_id="turn-7", on_output=lambda o: print("begun", flush=True))
+"""
+
+
+@pytest.fixture
+def killed(any_host: Host) -> tuple[str, int]:
+    """Run a program that is killed in the middle of a call; return its session's id and its kernel's pid."""
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, any_host.location()], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        session_id, pid = process.stdout.readline().split()
+        assert process.stdout.readline() == "begun\n"
+        process.kill()
+    return session_id, int(pid)
+
+
+class TestSurvival:
+    def test_another_process_goes_on_with_the_session_and_its_running_cell(
+        self, any_host: Host, killed: tuple[str, int], sessions: Sessions
+    ) -> None:
+        """L3."""
+        (listed,) = sessions.list()
+        assert (listed["session_id"], listed["owner"], listed["open"]) == (killed[0], "agent", "nowhere")
+        session = sessions.resume(killed[0])
+        result = session.cell("turn-7")
+        assert (result.status, result.value) == ("ok", "42")
+        assert result.stdout == "BEGUN\n" + "".join(f"{i}\n" for i in range(30))
+        again = session.execute("this would not even be Python", cell_id="turn-7")
+        assert again.to_dict() == result.to_dict()
+        later = session.execute("x")
+        assert (later.value, later.kernel.reused, later.kernel.state_lost) == ("41", True, False)
+        assert kernel_pid(session) == killed[1]
+        assert next(cell.code for cell in session.cells()) == "x = 41"
+
+    def test_also_while_the_host_cannot_be_reached_at_first(
+        self, any_host: Host, killed: tuple[str, int], sessions: Sessions
+    ) -> None:
+        """L4."""
+        if not any_host.remote:
+            pytest.skip("this machine is always within reach")
+        any_host.down()
+        session = sessions.resume(killed[0])
+        with pytest.raises(AlbedoError, match="refused"):
+            session.cell("turn-7")
+        threading.Timer(2.0, any_host.up).start()
+        any_host.up()
+        assert session.cell("turn-7").value == "42"
+        assert session.execute("x").value == "41"
+
+    def test_a_kernel_that_is_gone_meanwhile_is_told(
+        self, any_host: Host, killed: tuple[str, int], sessions: Sessions
+    ) -> None:
+        any_host.clear()
+        session = sessions.resume(killed[0])
+        result = session.cell("turn-7")
+        assert result.status == "lost"
+        assert "gone" in str(result.kernel.note)
+        later = session.execute("'x' in globals()")
+        assert (later.value, later.kernel.reused, later.kernel.state_lost) == ("False", False, True)
+
+    def test_a_session_that_is_open_elsewhere_is_not_taken(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        code = (
+            "import sys\nfrom albedo_provisioner import Sessions\n"
+            "print(Sessions().open(sys.argv[1]).id, flush=True)\ninput()"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", code, embedded_host.location()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as process:
+            assert process.stdout is not None
+            session_id = process.stdout.readline().strip()
+            with pytest.raises(AlbedoError, match="open in process"):
+                sessions.resume(session_id)
+            process.communicate("\n")
+        assert sessions.resume(session_id).id == session_id
+        with pytest.raises(KeyError):
+            sessions.resume("nonsense")
+
+    def test_what_was_left_is_resumed(self, embedded_host: Embedded) -> None:
+        first = Sessions()
+        session = first.open(embedded_host.location())
+        session.execute("x = 41")
+        first.leave()
+        with Sessions() as second:
+            assert second.resume(session.id).execute("x").value == "41"
+
+
+async def test_many_sessions_and_calls_at_once_do_not_mix(embedded_host: Embedded, sshd_host: Real) -> None:
+    async with AsyncSessions(max_kernels=64) as sessions:
+
+        async def work(number: int) -> None:
+            host = (embedded_host, sshd_host)[number % 2]
+            session = await sessions.open(host.location(), f"owner-{number}")
+            results = await asyncio.gather(*(session.execute(f"n = {number}\nprint({i})\nn + {i}") for i in range(5)))
+            for i, result in enumerate(results):
+                assert (result.status, result.stdout, result.value) == ("ok", f"{i}\n", str(number + i))
+            assert sorted(result.execution_count or 0 for result in results) == [1, 2, 3, 4, 5]
+
+        await asyncio.gather(*(work(number) for number in range(10)))
+        assert len(await sessions.list()) == 10
+    await eventually(lambda: not embedded_host.processes())
