@@ -146,6 +146,8 @@ class SessionCore:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
+            if work.cancelled():
+                self._must_be_open()
             if self._running is not None and self._running.msg_id == cell_id:
                 in_background(self.interrupt())
             else:
@@ -159,8 +161,7 @@ class SessionCore:
 
     async def _execute(self, call: Call, cell_id: str) -> Result:
         async with self._turn:
-            if self.closed:
-                raise AlbedoError(f"The session {self.record.session_id} has been closed.")
+            self._must_be_open()
             self.touch()
             await self._registry.make_room(self)
             report = self._report()
@@ -168,6 +169,7 @@ class SessionCore:
             if call.reset:
                 await self._reset(report)
             for _ in range(3):
+                self._must_be_open()
                 await self._ready(call, report, notes)
                 result = await self._run(call, cell_id, report, notes)
                 if result is not None:
@@ -176,6 +178,10 @@ class SessionCore:
             raise AlbedoError(
                 f"Three kernels in a row ended on {self._host} before they ran the code: {self.record.lost}"
             )
+
+    def _must_be_open(self) -> None:
+        if self.closed:
+            raise AlbedoError(f"The session {self.record.session_id} has been closed, or left to another process.")
 
     def _report(self) -> KernelReport:
         location = self.record.location
@@ -351,7 +357,7 @@ class SessionCore:
             records.begin(cell_id, self.record.session_id, kernel.kernel_id, call.code)
         else:
             records.given_to(cell_id, kernel.kernel_id)  # the kernel before this one ended without it
-        reached = kernel.connections if kernel.away is None else None
+        before = kernel.connections - (kernel.away is None)  # connections that cannot have carried it
         began = self._since = time.monotonic()
         execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id)
         status = None
@@ -363,12 +369,13 @@ class SessionCore:
             self._running = None
         outputs.close()
         if execution.given_up is not None and status is None:
-            if kernel.poll() is not None and not await self._was_given(kernel, execution, reached):
+            by_us = self._kernel is not kernel  # closed, or reset
+            if not by_us and kernel.poll() is not None and not await self._was_given(kernel, execution, before):
                 self._lose(kernel.cause or execution.given_up)
                 return None
             status = LOST
             notes.append(execution.given_up)
-        if self._kernel is not None and kernel.poll() is not None:
+        if self._kernel is kernel and kernel.poll() is not None:
             self._lose(kernel.cause or execution.given_up or "its kernel ended")
         result = self._result(cell_id, status, execution, outputs, report, notes)
         result.duration = time.monotonic() - began
@@ -398,7 +405,7 @@ class SessionCore:
                 "earlier calls is lost. The next call starts afresh."
             )
 
-    async def _was_given(self, kernel: RemoteKernel, execution: Execution, reached: int | None) -> bool:
+    async def _was_given(self, kernel: RemoteKernel, execution: Execution, before: int) -> bool:
         """Whether a kernel that has ended had been given the cell. When nobody can say, it may have been."""
         if execution.began:
             return True
@@ -406,7 +413,7 @@ class SessionCore:
             return not await kernel.never_given(execution.msg_id, ANSWER_TIMEOUT)
         except KernelGoneError:
             # No keeper to ask. If no connection has been up since the cell was sent, nobody can have got it.
-            return reached is not None or (kernel.connections > 0 and kernel.away is None)
+            return kernel.connections > before
         except AlbedoError:
             return True
 
@@ -459,9 +466,26 @@ class SessionCore:
         return True
 
     async def reset(self) -> None:
-        """End the kernel; the next call starts a fresh one."""
+        """End the kernel now, under whatever runs on it; the next call starts a fresh one."""
+        if self._running is not None:
+            await self._end_running(0.0)
+            return
         async with self._turn:
             await self._reset(self._report())
+
+    async def _end_running(self, grace: float) -> None:
+        """End the cell that runs: by an interrupt if it obeys within so many seconds, else together with its kernel."""
+        running, kernel = self._running, self._kernel
+        if running is None or kernel is None:
+            return
+        if grace and kernel.away is None:
+            in_background(self.interrupt())
+            await _finished(running, grace)
+        if not running.finished.is_set():
+            try:
+                await self.end_kernel()
+            except LinkAwayError as error:
+                log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
 
     async def move(self, location: Location) -> None:
         """Start a kernel in another place, and end the one in the old place with proof.
@@ -494,16 +518,20 @@ class SessionCore:
         Raises:
             LinkAwayError: the host is out of reach; the kernel is noted as to be ended, and is at the next contact.
         """
-        if self._running is not None:
-            in_background(self.interrupt())
-        async with self._turn:
-            if self.closed:
-                return
-            self.closed = True
-            try:
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            for cell_id, work in self._calls.items():
+                if self._running is None or cell_id != self._running.msg_id:
+                    work.cancel()
+            await self._end_running(INTERRUPT_GRACE)
+            if self._calls:
+                await asyncio.wait(list(self._calls.values()))
+            async with self._turn:
                 await self.end_kernel()
-            finally:
-                self._registry.forget(self)
+        finally:
+            self._registry.forget(self)
 
     async def evict(self, why: str) -> None:
         """End the kernel because others need the room, or nobody needs it; the next call is told.
@@ -519,10 +547,14 @@ class SessionCore:
 
     async def leave(self) -> None:
         """Let go of the kernel as it is, for another process to take up."""
-        async with self._turn:
-            self.closed = True
-            if self._kernel is not None:
-                await self._kernel.leave()
+        self.closed = True
+        calls = list(self._calls.values())
+        for work in calls:
+            work.cancel()
+        if calls:  # what became of their cells is for the next process to find out
+            await asyncio.wait(calls)
+        if self._kernel is not None:
+            await self._kernel.leave()
 
     # -- cells of the past -----------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import time
@@ -17,7 +18,13 @@ _EVERY = 10.0
 """Seconds between measurements."""
 
 _TOLERANCE = 8 << 20
-"""Bytes by which the median of the last third may be above that of the second."""
+"""Bytes by which the median of the last third may be above that of the second, and the end above the beginning."""
+
+_EMPTY_CELLS = 220
+"""Cells without output that fill a keeper's journal, so that it holds nothing of those before (it keeps 200)."""
+
+_GIVEN_BACK = 25.0
+"""Seconds in which an idle keeper has given memory back to the system (it does every ten)."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ async def soak(seconds: float, seed: str) -> int:
     began = time.monotonic()
     try:
         await campaign.ensure_kernel()
+        fresh = await _measure_empty(campaign, began)
+        print(f"{fresh}, with an empty journal", flush=True)
         next_sample = began
         while time.monotonic() - began < seconds:
             chosen = await campaign.some_cells(rng, 3)
@@ -63,9 +72,14 @@ async def soak(seconds: float, seed: str) -> int:
                 samples.append(_measure(campaign, time.monotonic() - began))
                 print(samples[-1], flush=True)
                 next_sample += _EVERY
+        # Most of what a keeper has is the journal. What it has without that must not have grown.
+        last = await _measure_empty(campaign, began)
+        print(f"{last}, with an empty journal", flush=True)
         left = await campaign.end()
         if left:
             problem = f"left on the host at the end: {left}"
+        elif last.keeper - fresh.keeper > _TOLERANCE:
+            problem = f"it grows: with an empty journal the keeper went from {fresh.keeper} to {last.keeper}"
     except (Failure, ClientError, OSError) as error:  # a TimeoutError is an OSError
         problem = f"{type(error).__name__}: {error}"
     finally:
@@ -77,6 +91,16 @@ async def soak(seconds: float, seed: str) -> int:
     verdict = problem or _verdict(samples)
     print(verdict)
     return 0 if verdict.startswith("flat") else 1
+
+
+async def _measure_empty(campaign: Campaign, began: float) -> Sample:
+    """Fill the journal with cells that have no output, and measure what the ends have then."""
+    for _ in range(_EMPTY_CELLS):
+        await campaign.settle()
+    campaign.forget()
+    campaign.ledger.read()
+    await asyncio.sleep(_GIVEN_BACK)  # nothing tells when it has been done
+    return _measure(campaign, time.monotonic() - began)
 
 
 def _measure(campaign: Campaign, seconds: float) -> Sample:
