@@ -313,9 +313,9 @@ class Keeper:
 
     def _do_give_up(self, request: dict[str, Any], answer: Answer) -> None:
         ids = [str(message_id) for message_id in request["ids"]]
-        never = [message_id for message_id in ids if self.kernel.is_asked(message_id) is None]
+        never = [message_id for message_id in ids if self.kernel.never_begun(message_id)]
         self.kernel.give_up(ids)
-        answer({"never_given": never})
+        answer({"never_begun": never})
 
     def _do_launch(self, request: dict[str, Any], answer: Answer) -> None:
         """Start the kernel anew, in the same place, once nothing of the old one is left."""

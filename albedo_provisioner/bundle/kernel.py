@@ -90,6 +90,7 @@ class Kernel:
         self._looked_at = 0.0
         self._given_up: dict[str, None] = {}  # ids of requests that no kernel shall get any more, oldest first
         self._answered: dict[str, None] = {}  # ids of the newest requests that have a reply, oldest first
+        self._never_begun: dict[str, None] = {}  # ids of what a kernel that has ended was asked and did not begin
         self._unsure = False  # whether it may still be at what it was asked through an earlier keeper
         self._ours = True  # whether it is our child, so that we are told how it ended
         self._memory: OutOfMemoryWatch | None = None
@@ -162,6 +163,10 @@ class Kernel:
         oom = self._memory is not None and self._memory.killed() and code in (-9, None)
         self.exit = {"code": code, "words": last_words(self._path), "out_of_memory": oom}
         self.state = "exited"
+        begun = rundir.begun(self._path)
+        if begun is not None:
+            # It runs one cell after the other: of those that it has not answered it can have begun but this one.
+            self._never_begun = dict.fromkeys(each for each in self.asked if each != begun)
         for message_id in list(self.asked):
             self._note_answer(message_id)  # there will be none any more
         # Its last messages may still be on their way through zmq: what comes within a moment is waited for.
@@ -250,6 +255,10 @@ class Kernel:
         if message_id in self._answered:
             return False
         return True if self._unsure else None
+
+    def never_begun(self, message_id: str) -> bool:
+        """Whether it is known that no kernel has begun to do this, and none ever will once it was given up."""
+        return message_id in self._never_begun or self.is_asked(message_id) is None
 
     def tend(self, now: float) -> None:
         """Look after what does not tell of itself: whether the kernel answers, or is there at all."""

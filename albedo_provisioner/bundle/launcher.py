@@ -1,6 +1,6 @@
 """Starts the Python kernel. Run as a script, by the interpreter that the kernel is for, in the kernel's folder.
 
-Four things make it differ from `python -m ipykernel_launcher`:
+Five things make it differ from `python -m ipykernel_launcher`:
 
 - `import albedo_bundle` must work in a kernel, but our directory must not come before the user's packages, nor reach
   the processes that the kernel starts: so it is appended to this process's path, and PYTHONPATH stays as it was.
@@ -10,7 +10,9 @@ Four things make it differ from `python -m ipykernel_launcher`:
 - ipykernel takes output of forked children on a TCP port of its own, also when its channels are ipc. Here that is a
   socket in the kernel's private directory too.
 
-The last two change ipykernel from outside; where a version of it is made differently, it stays as it is.
+- Before it runs a cell it notes the cell's id in a file, so that it is known after its death whether a cell had begun.
+
+The last three change ipykernel from outside; where a version of it is made differently, it stays as it is.
 """
 
 import json
@@ -20,6 +22,8 @@ from typing import Any
 
 QUEUE = 200_000
 """Messages that may wait for the keeper; they wait there for milliseconds."""
+
+_BEGUN_SIZE = 128
 
 
 def main() -> None:
@@ -40,8 +44,10 @@ def main() -> None:
         from ipykernel.kernelapp import IPKernelApp
 
     lengthen_queue(IPKernelApp)
-    with open(sys.argv[sys.argv.index("-f") + 1]) as file:
+    connection_file = sys.argv[sys.argv.index("-f") + 1]
+    with open(connection_file) as file:
         take_forks_output_at(f"ipc://{json.load(file)['ip']}-6")
+    note_what_begins(os.path.join(os.path.dirname(connection_file), "begun"))
     IPKernelApp.launch_instance()
 
 
@@ -90,6 +96,24 @@ def take_forks_output_at(address: str) -> None:
 
     thread._setup_pipe_in = listen
     thread._setup_pipe_out = connect
+
+
+def note_what_begins(path: str) -> None:
+    """Have the id of each cell written to this file before it is run; rundir.py reads it."""
+    from ipykernel.ipkernel import IPythonKernel
+
+    execute: Any = getattr(IPythonKernel, "execute_request", None)
+    if execute is None:
+        return
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    os.pwrite(file, b" " * _BEGUN_SIZE, 0)  # the place is taken now: later it may be that the disk is full
+
+    def execute_request(self: Any, stream: Any, ident: Any, parent: Any) -> Any:
+        cell = str(parent.get("header", {}).get("msg_id", "")).encode("utf-8", "replace")
+        os.pwrite(file, cell[:_BEGUN_SIZE].ljust(_BEGUN_SIZE), 0)
+        return execute(self, stream, ident, parent)
+
+    IPythonKernel.execute_request = execute_request  # type: ignore[method-assign,unused-ignore]
 
 
 if __name__ == "__main__":

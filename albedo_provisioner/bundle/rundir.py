@@ -17,6 +17,7 @@ LOG = "kernel.log"
 KEEPER_LOG = "keeper.log"
 CONNECTION = "connection.json"
 RECORD = "kernel.json"
+BEGUN = "begun"
 LOCK = "lock"
 _SHORT = "short"
 
@@ -118,6 +119,17 @@ def read_record(path: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def begun(path: str) -> str | None:
+    """Return the id of the cell that the kernel began last (an empty text: none), as our launcher notes it; None when
+    the kernel has no launcher of ours, or could not note it.
+    """
+    try:
+        with open(os.path.join(path, BEGUN), "rb") as file:
+            return file.read(1024).decode("utf-8", "replace").strip()
+    except OSError:
+        return None
 
 
 def kernel_ids() -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -68,6 +69,8 @@ def spawn(path: str, kernel_id: str, spec: dict[str, Any]) -> int:
         OSError: the folder cannot be entered or the program cannot be run.
     """
     file = write_connection_file(path, spec)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(path, rundir.BEGUN))  # of the kernel before this one
     names = {
         "python": sys.executable,
         "launcher": os.path.join(os.path.dirname(os.path.abspath(__file__)), "launcher.py"),

@@ -344,15 +344,15 @@ class RemoteKernel:
                 f"[albedo] {self.host} is out of reach ({self.away}): the interrupt is delivered when it is back.\n",
             )
 
-    async def never_given(self, message_id: str, timeout: float) -> bool:
-        """Say whether a request on shell was never passed on to the kernel's process; it will not be any more.
+    async def never_begun(self, message_id: str, timeout: float) -> bool:
+        """Say whether it is known of a request on shell that no kernel has begun to do it; none will any more.
 
         Raises:
             LinkAwayError: the keeper could not be asked in time.
             KernelGoneError: there is none to ask.
         """
         answer = await self._link.call("give_up", timeout, ids=[message_id])
-        return message_id in answer.get("never_given", [])
+        return message_id in answer.get("never_begun", [])
 
     async def stop(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
         """End the kernel's whole process tree and return the report (see `bundle/ladder.py`); its keeper stays.

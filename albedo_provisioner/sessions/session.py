@@ -348,7 +348,7 @@ class SessionCore:
     # -- one cell --------------------------------------------------------------------------------------------
 
     async def _run(self, call: Call, cell_id: str, report: KernelReport, notes: list[str]) -> Result | None:
-        """Run the cell on the kernel; None when the kernel ended before it had been given the cell."""
+        """Run the cell on the kernel; None when the kernel ended before it had begun the cell."""
         kernel, console, records = self._kernel, self._console, self._registry.records
         assert kernel is not None
         assert console is not None
@@ -370,7 +370,7 @@ class SessionCore:
         outputs.close()
         if execution.given_up is not None and status is None:
             by_us = self._kernel is not kernel  # closed, or reset
-            if not by_us and kernel.poll() is not None and not await self._was_given(kernel, execution, before):
+            if not by_us and kernel.poll() is not None and not await self._had_begun(kernel, execution, before):
                 self._lose(kernel.cause or execution.given_up)
                 return None
             status = LOST
@@ -405,12 +405,12 @@ class SessionCore:
                 "earlier calls is lost. The next call starts afresh."
             )
 
-    async def _was_given(self, kernel: RemoteKernel, execution: Execution, before: int) -> bool:
-        """Whether a kernel that has ended had been given the cell. When nobody can say, it may have been."""
+    async def _had_begun(self, kernel: RemoteKernel, execution: Execution, before: int) -> bool:
+        """Whether a kernel that has ended had begun the cell. When nobody can say, it may have."""
         if execution.began:
             return True
         try:
-            return not await kernel.never_given(execution.msg_id, ANSWER_TIMEOUT)
+            return not await kernel.never_begun(execution.msg_id, ANSWER_TIMEOUT)
         except KernelGoneError:
             # No keeper to ask. If no connection has been up since the cell was sent, nobody can have got it.
             return kernel.connections > before
