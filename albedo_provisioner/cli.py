@@ -272,13 +272,14 @@ def _counter() -> Iterator[Callable[[object], None]]:
         with _progress("putting ipykernel and what it needs on the host ..."):
             yield lambda progress: None
         return
-    width = 0
+    shown = ""
 
     def tell(progress: object) -> None:
-        nonlocal width
+        nonlocal shown
         text = str(progress)
-        print(f"\r{text.ljust(width)}", end="", file=sys.stderr, flush=True)
-        width = len(text)
+        if text != shown:
+            print(f"\r{text.ljust(len(shown))}", end="", file=sys.stderr, flush=True)
+            shown = text
 
     try:
         yield tell

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -22,9 +24,11 @@ from jupyter_client.manager import AsyncKernelManager
 from kernels import add_kernelspec, eventually, started
 from leaks import settled
 from packaging.utils import canonicalize_name
+from procs import send
 
 import albedo_provisioner
 from albedo_provisioner import cli
+from albedo_provisioner.bundle.wheels import LOCK
 from albedo_provisioner.errors import PackagesMissingError, StagingError
 from albedo_provisioner.hosts import check, io_thread
 from albedo_provisioner.hosts.host_python import HostPython
@@ -105,6 +109,19 @@ class TestAKernel:
         for path in [directory.parent, *directory.rglob("*")]:
             if "__pycache__" not in path.parts:  # those the kernel's own Python makes, under the user's umask
                 assert path.stat().st_mode & 0o077 == 0, path
+
+    async def test_goes_on_when_its_keeper_is_killed(self, bare_host: Bare) -> None:
+        """The new keeper has its pyzmq from the same place, and the kernel itself holds what it uses."""
+        async with started(bare_host.host.location(), bare_host.config) as kernel:
+            (running,) = [each for each in bare_host.host.processes() if each.pid == kernel.status["pid"]]
+            (keeper,) = [each for each in bare_host.host.processes() if each.pid == running.ppid]
+            (directory,) = bare_host.sets
+            send(keeper, signal.SIGKILL)
+            with (directory / LOCK).open("r+") as lock, pytest.raises(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            await eventually(lambda: kernel.status["connections"] == 2 and kernel.status["step"] == "attached")
+            assert await kernel.value("6 * 7") == "42"
+            assert kernel.status["pid"] == running.pid
 
     async def test_completes_names(self, bare_host: Bare) -> None:
         """In the standard library and in packages; part of what helps with the latter is not put there."""
