@@ -28,6 +28,7 @@ from .errors import AlbedoError, KernelStartError, LocationError
 from .location import Location
 
 if TYPE_CHECKING:
+    from .commands.choose import Choice
     from .hosts.check import CheckedLocation
 
 RUN_KERNEL = "run-kernel"
@@ -100,6 +101,8 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {shlex.join(unknown)}")
     if getattr(arguments, "location", "") is None:
         parser.error("which location? For example: jupyter albedo add gpu:~/proj")
+    if getattr(arguments, "kernel", None) is not None and not arguments.check:
+        parser.error("--kernel takes the kernel's language and name from the host, so not with --no-check")
     return arguments
 
 
@@ -130,6 +133,11 @@ def _parser() -> argparse.ArgumentParser:
         "--python",
         metavar="PATH",
         help="the interpreter on the host (default: its python3); quote a leading ~, or your shell expands it here",
+    )
+    add.add_argument(
+        "--kernel",
+        metavar="NAME",
+        help="a kernelspec of the host, such as ir for R: its name, or the path of its directory there",
     )
     add.add_argument(
         "--env",
@@ -212,10 +220,23 @@ def _add(arguments: argparse.Namespace) -> int:
     display_name = arguments.display_name
     # Before the host is asked: what is wrong on this side can be said at once.
     settings = kernelspecs.Settings(location, arguments.python, dict(arguments.env), arguments.grace, arguments.provide)
+    appearance = None
     if arguments.check:
+        choice = _choose(location, arguments)
+        if choice is None:
+            return 2
+        settings = dataclasses.replace(settings, python=choice.python)
+        if choice.kernelspec is not None:
+            settings = dataclasses.replace(settings, kernel=choice.kernelspec.kernel)
+            appearance = kernelspecs.Appearance(
+                choice.kernelspec.language,
+                choice.kernelspec.interrupt_mode,
+                choice.kernelspec.debugger,
+                choice.kernelspec.logos,
+            )
         checked = _check(settings)
         settings = dataclasses.replace(settings, location=checked.location)
-        display_name = display_name or kernelspecs.default_display_name(checked.location, checked.home)
+        display_name = display_name or kernelspecs.default_display_name(checked.location, checked.home, choice.label)
     elif display_name is None and not location.is_remote:
         display_name = kernelspecs.default_display_name(location, os.path.expanduser("~"))
     added = kernelspecs.add(
@@ -224,6 +245,7 @@ def _add(arguments: argparse.Namespace) -> int:
         display_name=display_name,
         replace=arguments.replace,
         environment=arguments.sys_prefix,
+        appearance=appearance,
     )
     if settings.location.host is not None and arguments.check:
         _note_host(settings.location.host)
@@ -231,12 +253,34 @@ def _add(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _choose(location: Location, arguments: argparse.Namespace) -> Choice | None:
+    """Return which kernel of the host is to be added; None when what there is was printed instead."""
+    from .commands import choose
+    from .hosts.offers import offers_at
+
+    if arguments.python is not None and arguments.kernel is None:
+        return choose.Choice(arguments.python, None, "Python 3")
+    with _progress(f"connecting to {location.host} ..." if location.is_remote else "checking this machine ..."):
+        offers = offers_at(location, arguments.python, arguments.kernel)
+    if arguments.kernel is not None:
+        return choose.by_name(offers, arguments.kernel, arguments.python)
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        return choose.by_question(offers)
+    if arguments.location.endswith(":"):
+        choose.print_all(offers, arguments.location)
+        print("jupyter albedo: which of these? Nobody can be asked here.", file=sys.stderr)
+        return None
+    return choose.by_default(offers, arguments.location, arguments.provide)
+
+
 def _check(settings: kernelspecs.Settings) -> CheckedLocation:
     from .hosts.check import check_location
 
     location = settings.location
     with _progress(f"connecting to {location.host} ..." if location.is_remote else "checking this machine ..."):
-        checked = check_location(location, settings.python)
+        # A kernelspec's kernel is no matter of this interpreter's, which then runs the keeper alone.
+        needs = ("ipykernel", "zmq") if settings.kernel is None else ("zmq",)
+        checked = check_location(location, settings.python, needs)
     if checked.without is not None:
         _provide(settings, checked, checked.without)
     return checked
@@ -259,8 +303,9 @@ def _provide(settings: kernelspecs.Settings, checked: CheckedLocation, without: 
 
     with _counter() as tell:
         wheels = provide_at(settings.location, settings.python, without, tell)
+    lacking = "ipykernel" if settings.kernel is None else "pyzmq"
     print(
-        f"Python {checked.python_version} on {host} ({checked.python}) has no ipykernel: {len(wheels.wheels)} packages "
+        f"Python {checked.python_version} on {host} ({checked.python}) has no {lacking}: {len(wheels.wheels)} packages "
         f"({wheels.size / 1e6:.1f} MB) were put below ~/.albedo-remote there, behind its own."
     )
 
@@ -321,6 +366,7 @@ def _list(arguments: argparse.Namespace) -> int:
                 "display_name": kernelspec.display_name,
                 "location": kernelspec.location,
                 "python": kernelspec.config.get("python"),
+                "kernel": kernelspec.config.get("kernel"),
                 "where": kernelspec.where,
                 "directory": str(kernelspec.directory),
                 "config": kernelspec.config,

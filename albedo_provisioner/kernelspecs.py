@@ -33,7 +33,7 @@ PROVISIONER_NAME = "albedo-provisioner"
 _NAME = re.compile(r"[a-z0-9._-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESOURCES = Path(__file__).parent / "resources"
-_LOGOS = ("logo-svg.svg",)
+_LOGOS = ("logo-64x64.png", "logo-svg.svg")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ class Settings:
         env: variables to set for the kernel.
         grace: seconds for which the kernel stays when nobody is linked to it. None: the provisioner's default.
         provide: whether a host whose interpreter has no ipykernel is given one.
+        kernel: a kernelspec of the host, its name or its directory's path. None: the Python kernel of `python`.
 
     Raises:
         ConfigError: (on construction) a setting is malformed.
@@ -56,6 +57,7 @@ class Settings:
     env: Mapping[str, str] = field(default_factory=dict)
     grace: float | None = None
     provide: bool = True
+    kernel: str | None = None
 
     def __post_init__(self) -> None:
         if self.python is not None and (
@@ -77,6 +79,8 @@ class Settings:
         config: dict[str, Any] = {"location": str(self.location)}
         if self.python is not None:
             config["python"] = self.python
+        if self.kernel is not None:
+            config["kernel"] = self.kernel
         if self.env:
             config["env"] = dict(self.env)
         if self.grace is not None:
@@ -93,6 +97,23 @@ def _is_encodable(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class Appearance:
+    """What clients are told of a kernel; the defaults are those of the Python kernel.
+
+    Attributes:
+        language: its language.
+        interrupt_mode: "signal", or "message" for a kernel that wants to be asked.
+        debugger: whether it can debug.
+        logos: its logos by file name (`logo-64x64.png`, `logo-svg.svg`); empty for this package's own.
+    """
+
+    language: str = "python"
+    interrupt_mode: str = "signal"
+    debugger: bool = True
+    logos: Mapping[str, bytes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -173,14 +194,18 @@ def _our_config(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
 # ------------------------------------------------------------------------------------------------------- writing
 
 
-def default_name(location: Location) -> str:
-    """A kernelspec's name for a location: `gpu:~/my proj` gives `albedo-gpu-my-proj`."""
+def default_name(location: Location, kernel: str | None = None) -> str:
+    """A kernelspec's name for a location: `gpu:~/my proj` gives `albedo-gpu-my-proj`, with the kernel `ir` of the host
+    `albedo-gpu-my-proj-ir`.
+    """
     folder = location.path.rpartition("/")[2]
     parts = [location.hostname or "local"] + ([] if folder in ("", "~", "..") else [folder])
     slugs = [_slug(part) for part in parts]
     if "" in slugs:
         # Nothing of the name is left in Latin letters; it must still not be every such folder's name.
         slugs = [*filter(None, slugs), hashlib.sha256(str(location).encode()).hexdigest()[:8]]
+    if kernel is not None:
+        slugs.append(_slug(kernel.rstrip("/").rpartition("/")[2]) or hashlib.sha256(kernel.encode()).hexdigest()[:8])
     return "-".join(["albedo", *slugs])
 
 
@@ -189,17 +214,18 @@ def _slug(text: str) -> str:
     return re.sub(r"[^a-z0-9._]+", "-", plain).strip("-.")[:64]
 
 
-def default_display_name(location: Location, home: str | None = None) -> str:
+def default_display_name(location: Location, home: str | None = None, label: str = "Python 3") -> str:
     """What the kernel picker shows: "Python 3 · gpu:~/proj".
 
     Args:
         location: where the kernel runs.
         home: the home directory there, where it is known, to be shown as `~`.
+        label: which kernel it is.
     """
     path = location.path
     if home is not None and home != "/" and (path == home or path.startswith(home + "/")):
         location = Location(location.host, "~" + path[len(home) :])
-    return f"Python 3 · {location}"
+    return f"{label} · {location}"
 
 
 def add(
@@ -209,11 +235,12 @@ def add(
     display_name: str | None = None,
     replace: bool = False,
     environment: bool = False,
+    appearance: Appearance | None = None,
 ) -> Kernelspec:
     """Write a kernelspec.
 
-    Adding a location again updates its kernelspec. A name that was not asked for is made unique; a name that was asked
-    for, and is taken, is refused.
+    Adding a location again, with the same kernel, updates its kernelspec. A name that was not asked for is made unique;
+    a name that was asked for, and is taken, is refused.
 
     Args:
         settings: the kernel's.
@@ -221,6 +248,7 @@ def add(
         display_name: None for "Python 3 · <location>".
         replace: take a kernelspec of ours that has this name but another location.
         environment: write it into the running Python environment, not into the user's own directory.
+        appearance: what clients are told of the kernel; None for the Python kernel.
 
     Returns:
         The kernelspec as it is there now.
@@ -229,7 +257,8 @@ def add(
         ConfigError: the name is no kernelspec name, or is taken.
         AlbedoError: it could not be written.
     """
-    name = _choose_name(settings.location, name, replace)
+    appearance = appearance or Appearance()
+    name = _choose_name(settings, name, replace)
     display_name = display_name or default_display_name(settings.location)
     if not display_name.isprintable():
         raise ConfigError(f"The display name {display_name!r} holds control characters.")
@@ -238,34 +267,35 @@ def add(
         # Read only by clients that know nothing of provisioners; see `run-kernel` in cli.py.
         "argv": [sys.executable, "-m", __package__, "run-kernel", "--kernelspec", name, "-f", "{connection_file}"],
         "display_name": display_name,
-        "language": "python",
-        "interrupt_mode": "signal",
+        "language": appearance.language,
+        "interrupt_mode": appearance.interrupt_mode,
         "metadata": {
-            "debugger": True,
+            "debugger": appearance.debugger,
             "kernel_provisioner": {"provisioner_name": PROVISIONER_NAME, "config": settings.config()},
         },
     }
     try:
-        _write(directory, json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        _write(directory, json.dumps(document, indent=1, ensure_ascii=False) + "\n", appearance.logos)
     except OSError as error:
         hint = " Without --sys-prefix it goes into your own directory." if environment else ""
         raise AlbedoError(f"The kernelspec could not be written to {directory}: {error.strerror}.{hint}") from error
     return Kernelspec(name, directory, display_name, settings.config())
 
 
-def _choose_name(location: Location, name: str | None, replace: bool) -> str:
-    # Location by name; None where it is not ours. Jupyter offers python3 also where no directory has that name.
+def _choose_name(settings: Settings, name: str | None, replace: bool) -> str:
+    # What it is for by name; None where it is not ours. Jupyter offers python3 also where no directory has that name.
     taken: dict[str, str | None] = {"python3": None}
     for other, _, document in _all():
         config = _our_config(document)
-        taken.setdefault(other, None if config is None else str(config.get("location", "")))
+        taken.setdefault(other, None if config is None else _purpose(config.get("location", ""), config.get("kernel")))
+    purpose = _purpose(settings.location, settings.kernel)
     if name is not None:
         if not _NAME.fullmatch(name.lower()):
             raise ConfigError(
                 f"{name!r} is not a kernelspec name: only letters, digits, '.', '_' and '-' may be in it."
             )
         name = name.lower()  # Jupyter looks names up in lower case
-        if name not in taken or taken[name] == str(location):
+        if name not in taken or taken[name] == purpose:
             return name
         if taken[name] is None:
             raise ConfigError(
@@ -276,22 +306,35 @@ def _choose_name(location: Location, name: str | None, replace: bool) -> str:
                 f"The kernelspec {name} is for {taken[name]}; replace it with --replace, or choose another --name."
             )
         return name
-    base = default_name(location)
+    base = default_name(settings.location, settings.kernel)
     for number in range(1, len(taken) + 2):
         candidate = base if number == 1 else f"{base}-{number}"
-        if candidate not in taken or taken[candidate] == str(location):
+        if candidate not in taken or taken[candidate] == purpose:
             return candidate
         if replace and taken[candidate] is not None:
             return candidate
     raise AssertionError("more candidates than names that are taken")
 
 
-def _write(directory: Path, text: str) -> None:
+def _purpose(location: object, kernel: object) -> str:
+    return f"{location} (kernel {kernel})" if kernel else str(location)
+
+
+def _put_logos(directory: Path, logos: Mapping[str, bytes]) -> None:
+    for name in _LOGOS:
+        if name in logos:
+            (directory / name).write_bytes(logos[name])
+        elif not logos and (_RESOURCES / name).exists():
+            shutil.copyfile(_RESOURCES / name, directory / name)
+        else:
+            (directory / name).unlink(missing_ok=True)
+
+
+def _write(directory: Path, text: str, logos: Mapping[str, bytes]) -> None:
     """Put a kernelspec into place whole: who looks at any moment sees the old one, the new one, or none."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     if (directory / "kernel.json").exists():
-        for logo in _LOGOS:
-            shutil.copyfile(_RESOURCES / logo, directory / logo)
+        _put_logos(directory, logos)
         descriptor, temporary = tempfile.mkstemp(dir=directory, prefix="kernel.json.")
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
@@ -307,8 +350,7 @@ def _write(directory: Path, text: str) -> None:
     staging = Path(tempfile.mkdtemp(dir=directory.parent.parent, prefix=".albedo-kernelspec-"))
     try:
         (staging / "kernel.json").write_text(text, encoding="utf-8")
-        for logo in _LOGOS:
-            shutil.copyfile(_RESOURCES / logo, staging / logo)
+        _put_logos(staging, logos)
         staging.chmod(0o755)
         staging.rename(directory)  # fails where somebody has put something there meanwhile
     except BaseException:

@@ -62,6 +62,12 @@ class AlbedoProvisioner(KernelProvisionerBase):
         allow_none=True,
         help="Interpreter on the host, a path (`~/` allowed) or a name. Default: the login shell's `python3`.",
     ).tag(config=True)
+    kernel = traitlets.Unicode(
+        None,
+        allow_none=True,
+        help="A kernelspec of the host, looked up there at every start: its name, or the path of its directory. "
+        "Default: the Python kernel of `python`.",
+    ).tag(config=True)
     env = traitlets.Dict(
         value_trait=traitlets.Unicode(),
         key_trait=traitlets.Unicode(),
@@ -182,6 +188,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             journal_cells=self.journal_cells,
             journal_bytes=self.journal_bytes,
             provide=self.provide,
+            kernel=self.kernel or None,
             notebook=given.get("JPY_SESSION_NAME", "").replace("$$", "$"),
         )
 
@@ -220,7 +227,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     async def _find_again(self, request: KernelRequest) -> RemoteKernel | None:
         """Take up the notebook's kernel of an earlier server that was killed, if there is one that lives."""
-        while (record := KernelRecords().claim(request.location, request.notebook)) is not None:
+        while (record := KernelRecords().claim(request.location, request.notebook, request.kernel)) is not None:
             earlier = KernelRequest.from_dict(record.request)
             try:
                 kernel = await RemoteKernel.attach(earlier, self._front(), record.kernel_id, self._told)

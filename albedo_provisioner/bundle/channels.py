@@ -24,7 +24,7 @@ class KernelChannels:
 
     Args:
         context: the keeper's zmq context.
-        base: the connection file's `ip`: sockets are at `<base>-<port>`.
+        base: the connection file's `ip`: sockets are at `<base>-<port>`, or `<base>:<port>`.
     """
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], base: str) -> None:
@@ -34,18 +34,28 @@ class KernelChannels:
         self._heart: zmq.Socket[bytes] | None = None
         self._beating = False  # whether a heartbeat is on its way
 
+    def _file(self, port: int) -> str | None:
+        """Return the socket's file if there is one. Jupyter puts a dash before the number; kernels that know tcp best
+        put a colon there.
+        """
+        return next((file for file in self._files(port) if os.path.exists(file)), None)
+
+    def _files(self, port: int) -> tuple[str, str]:
+        return f"{self._base}-{port}", f"{self._base}:{port}"
+
     @property
     def bound(self) -> bool:
         """Whether the kernel listens on all of its channels."""
-        return all(os.path.exists(f"{self._base}-{port}") for port in (*_PORTS.values(), _HEARTBEAT_PORT))
+        return all(self._file(port) for port in (*_PORTS.values(), _HEARTBEAT_PORT))
 
     def remove_files(self) -> None:
         """Remove what an earlier kernel left at these addresses, or `bound` would be true too early."""
         for port in (*_PORTS.values(), _HEARTBEAT_PORT):
-            try:
-                os.unlink(f"{self._base}-{port}")
-            except FileNotFoundError:
-                pass
+            for file in self._files(port):
+                try:
+                    os.unlink(file)
+                except FileNotFoundError:
+                    pass
 
     def open(self) -> None:
         """Connect; call it once the kernel is `bound`."""
@@ -59,11 +69,11 @@ class KernelChannels:
             else:
                 # A kernel addresses an input request, on stdin, to whom its execute request came from, on shell.
                 socket.identity = _IDENTITY
-            socket.connect(f"ipc://{self._base}-{port}")
+            socket.connect(f"ipc://{self._file(port)}")
             self.sockets[channel] = socket
         self._heart = self._context.socket(zmq.DEALER)
         self._heart.linger = 0
-        self._heart.connect(f"ipc://{self._base}-{_HEARTBEAT_PORT}")
+        self._heart.connect(f"ipc://{self._file(_HEARTBEAT_PORT)}")
 
     def beat(self) -> None:
         """Send a heartbeat, unless the last one has not been answered."""

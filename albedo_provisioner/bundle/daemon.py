@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 from . import processes, rundir
 from .entry import missing, without
+from .kernelspecs import UnknownKernelspecError
 from .spawn import folder_path, spawn
 
 TYPE_CHECKING = False  # not from typing: see processes.py
@@ -80,7 +81,10 @@ def _begin(
         try:
             pid = spawn(path, request["kernel_id"], request["kernel"])
         except OSError as error:
-            return {"error": "spawn", "argv": request["kernel"]["argv"], "detail": error.strerror or str(error)}
+            argv = request["kernel"].get("argv")
+            return {"error": "spawn", "argv": argv, "detail": error.strerror or str(error)}
+        except UnknownKernelspecError as error:
+            return {"error": "kernelspec", "detail": str(error)}
     # Only now: it imports ctypes, and the kernel has no orphans for as long as it is still starting.
     subreaper = _become_subreaper()
     lacking = missing(["zmq", *request.get("needs", ())])

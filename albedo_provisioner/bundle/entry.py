@@ -30,6 +30,7 @@ def main(request: dict[str, Any]) -> None:
         "list": list_kernels,
         "end": end,
         "stage": stage,
+        "survey": survey,
     }
     actions[request["do"]](request)
 
@@ -100,12 +101,12 @@ def stage(request: dict[str, Any]) -> None:
 def check(request: dict[str, Any]) -> None:
     """Answer what a kernel would meet here: folder, home, interpreter, packages."""
     path = folder(request["cwd"])
-    lacking = missing(["ipykernel", "zmq"])
+    lacking = missing(request["needs"])
     version = None
-    if "ipykernel" not in lacking:
-        import importlib.metadata
+    if importlib.util.find_spec("ipykernel") is not None:
+        from importlib import metadata
 
-        version = importlib.metadata.version("ipykernel")
+        version = metadata.version("ipykernel")
     report(
         checked={
             "folder": path,
@@ -117,6 +118,15 @@ def check(request: dict[str, Any]) -> None:
             "without": without(lacking) if lacking else None,
         }
     )
+
+
+def survey(request: dict[str, Any]) -> None:
+    """Answer which kernels there could be in a folder of this host."""
+    path = folder(request["cwd"])
+    missing([])  # for the site directories
+    from .survey import survey as look
+
+    report(survey={"folder": path, "home": os.path.expanduser("~"), **look(path, request.get("kernel"))})
 
 
 def list_kernels(_: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ from .client import Client
 from .early import Answer, EarlySignals
 from .journal import MOST_BYTES, MOST_CELLS, Journal, Message
 from .kernel import Kernel
+from .kernelspecs import UnknownKernelspecError
 from .ladder import Ladder, Report
 from .memory import give_back
 from .protocol import Event, Received
@@ -328,6 +329,8 @@ class Keeper:
             except OSError as error:
                 where = f"{error.filename}: " if error.filename else ""
                 return answer({"error": f"it could not be started: {where}{error.strerror or error}"})
+            except UnknownKernelspecError as error:
+                return answer({"error": f"it could not be started: {error}"})
             except _MALFORMED as error:
                 return answer({"error": f"it could not be started: {type(error).__name__}: {error}"})
             return answer({"kernel": self.kernel.facts()})

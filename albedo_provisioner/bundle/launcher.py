@@ -30,7 +30,7 @@ def main() -> None:
     """Run the kernel until it ends."""
     # Python put the script's own directory first. As with ipykernel_launcher, nothing of the current directory may be
     # imported while the kernel is set up; it adds that directory itself afterwards.
-    if not sys.flags.safe_path:
+    if not getattr(sys.flags, "safe_path", False):  # a kernelspec's Python may be older than ours has to be
         del sys.path[0]
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 

@@ -10,7 +10,7 @@ import signal
 import sys
 from typing import Any
 
-from . import rundir
+from . import kernelspecs, rundir
 
 MARK = "ALBEDO_KERNEL_ID"
 """Environment variable that every process of a kernel inherits, so that none is overlooked when it ends."""
@@ -67,7 +67,15 @@ def spawn(path: str, kernel_id: str, spec: dict[str, Any]) -> int:
 
     Raises:
         OSError: the folder cannot be entered or the program cannot be run.
+        UnknownKernelspecError: it is to be that of a kernelspec of this host, and there is no such one.
     """
+    wanted = spec.get("env", {})
+    if spec.get("kernelspec"):
+        # Looked up at every start, so that what becomes of the kernelspec here is followed.
+        command, given = kernelspecs.command(spec["kernelspec"], spec.get("arguments", []))
+        wanted = {**given, **wanted}
+    else:
+        command = spec["argv"]
     file = write_connection_file(path, spec)
     with contextlib.suppress(FileNotFoundError):
         os.unlink(os.path.join(path, rundir.BEGUN))  # of the kernel before this one
@@ -76,8 +84,8 @@ def spawn(path: str, kernel_id: str, spec: dict[str, Any]) -> int:
         "launcher": os.path.join(os.path.dirname(os.path.abspath(__file__)), "launcher.py"),
         "connection_file": file,
     }
-    argv = [re.sub(r"\{(python|launcher|connection_file)\}", lambda m: names[m[1]], word) for word in spec["argv"]]
-    env = environment(spec.get("env", {}), dict(os.environ))
+    argv = [re.sub(r"\{(python|launcher|connection_file)\}", lambda m: names[m[1]], word) for word in command]
+    env = environment(wanted, dict(os.environ))
     cwd = folder_path(spec["cwd"])
     env[MARK] = kernel_id
     env["PWD"] = cwd

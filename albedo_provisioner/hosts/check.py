@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,21 +42,24 @@ class CheckedLocation:
     without: dict[str, Any] | None
 
 
-def check_location(location: Location, python: str | None = None) -> CheckedLocation:
+def check_location(
+    location: Location, python: str | None = None, needs: Sequence[str] = ("ipykernel", "zmq")
+) -> CheckedLocation:
     """Go to a location's host and see whether a kernel could start there; blocking.
 
     Args:
         location: where.
         python: the interpreter to use there; None for the login shell's `python3`.
+        needs: packages that it must have.
 
     Raises:
         HostError: (a subclass) the host, the folder or the interpreter is not fit; the message says why and what to do.
     """
-    return io_thread.run_blocking(_check(location, python))
+    return io_thread.run_blocking(_check(location, python, needs))
 
 
-async def _check(location: Location, python: str | None) -> CheckedLocation:
-    report = await ask(location.host, {"do": "check", "cwd": location.path}, python)
+async def _check(location: Location, python: str | None, needs: Sequence[str]) -> CheckedLocation:
+    report = await ask(location.host, {"do": "check", "cwd": location.path, "needs": list(needs)}, python)
     found = report["checked"]
     return CheckedLocation(
         Location(location.host, found["folder"]),

@@ -39,6 +39,13 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     if kind == "spawn":
         program = report["argv"][0] if report.get("argv") else "the kernel"
         return KernelStartError(host, f"{program} could not be run on {host}: {detail}.", detail)
+    if kind == "kernelspec":
+        return KernelStartError(
+            host,
+            f"The kernel cannot be started on {host}: {detail}. Name another with the setting 'kernel' "
+            "(jupyter albedo add --kernel NAME).",
+            detail,
+        )
     if kind == "exists":
         return KernelExistsError(host, f"A kernel with the id {report['kernel_id']} is already on {host}.")
     if kind == "gone":

@@ -101,8 +101,13 @@ class KernelRecords:
                 ),
             )
 
-    def claim(self, location: Location, notebook: str) -> KernelRecord | None:
+    def claim(self, location: Location, notebook: str, kernel: str | None) -> KernelRecord | None:
         """Make this process the owner of a notebook's newest live kernel whose owner has ended, and return it.
+
+        Args:
+            location: where it runs.
+            notebook: the notebook.
+            kernel: of which kernelspec of the host it is, see `KernelRequest`.
 
         Of several processes that claim at once, one gets it.
         """
@@ -113,7 +118,7 @@ class KernelRecords:
                 (str(location), notebook, LIVE),
             )
             for record in map(_record, rows.fetchall()):
-                if record.orphaned:
+                if record.orphaned and record.request.get("kernel") == kernel:
                     owner = json.dumps(this_process())
                     database.execute("UPDATE kernels SET owner = ? WHERE kernel_id = ?", (owner, record.kernel_id))
                     return record

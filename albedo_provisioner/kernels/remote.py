@@ -29,7 +29,7 @@ from .endings import end_on_host, how_it_ended, in_background, prove_endings
 from .front import FrontMaker
 from .link import KernelLink
 from .records import ENDING, KernelRecord, KernelRecords
-from .request import NEEDS, KernelRequest
+from .request import KernelRequest
 
 if TYPE_CHECKING:
     from ..hosts.provide import Progress
@@ -157,7 +157,7 @@ class RemoteKernel:
         for attempt in range(_START_ATTEMPTS):
             last = attempt == _START_ATTEMPTS - 1
             try:
-                return await self._link.start(self.request.for_host(), NEEDS, settings)
+                return await self._link.start(self.request.for_host(), self.request.needs, settings)
             except PackagesMissingError as error:
                 if provided or not self.request.provide:
                     raise

@@ -33,6 +33,7 @@ class KernelRequest:
         journal_cells: how many of the newest cells the keeper's journal keeps; None for its default (200).
         journal_bytes: bytes that they may have altogether; None for its default (32 MiB).
         provide: whether ipykernel is put on a host whose interpreter has none.
+        kernel: a kernelspec of the host, its name or its directory's path; None for the Python kernel of `python`.
     """
 
     location: Location
@@ -48,6 +49,7 @@ class KernelRequest:
     journal_cells: int | None = None
     journal_bytes: int | None = None
     provide: bool = True
+    kernel: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON, the key included."""
@@ -70,10 +72,19 @@ class KernelRequest:
             }
         )
 
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Packages that `python` must have, beside what the keeper needs itself."""
+        return NEEDS if self.kernel is None else ()
+
     def for_host(self) -> dict[str, Any]:
         """Return what the host is told about the kernel itself."""
+        if self.kernel is None:
+            what: dict[str, Any] = {"argv": [*ARGV, *self.arguments]}
+        else:
+            what = {"kernelspec": self.kernel, "arguments": list(self.arguments)}
         return {
-            "argv": [*ARGV, *self.arguments],
+            **what,
             "cwd": self.location.path,
             "env": self.env,
             "key": self.key.decode(),

@@ -54,13 +54,13 @@ class LocalProcess:
         return True
 
     def run(self, code: str, answers: Mapping[str, str] | None = None) -> tuple[dict[str, Any], str]:
-        """Execute code and return its reply's content, and all that it printed and returned."""
+        """Execute code and return its reply's content, and all that it printed and displayed."""
         printed: list[str] = []
 
         def on_output(message: dict[str, Any]) -> None:
             if message["msg_type"] == "stream":
                 printed.append(message["content"]["text"])
-            elif message["msg_type"] == "execute_result":
+            elif message["msg_type"] in ("execute_result", "display_data"):
                 printed.append(message["content"]["data"]["text/plain"])
 
         def on_input(message: dict[str, Any]) -> None:

@@ -294,9 +294,9 @@ def test_list_shows_a_table_of_ours_only(capsys: Capture) -> None:
     capsys.readouterr()
     assert cli.main(["list"]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0] == ["NAME", "LOCATION", "PYTHON", "WHERE"]
-    assert ["albedo-gpu-proj", "gpu:~/proj", "/opt/bin/python3", "user"] in lines
-    assert [line[1:] for line in lines if "/srv/日本" in line] == [["/srv/日本", "python3", "environment"]]
+    assert lines[0] == ["NAME", "LOCATION", "KERNEL", "PYTHON", "WHERE"]
+    assert ["albedo-gpu-proj", "gpu:~/proj", "-", "/opt/bin/python3", "user"] in lines
+    assert [line[1:] for line in lines if "/srv/日本" in line] == [["/srv/日本", "-", "python3", "environment"]]
     assert len(lines) == 3
 
 
@@ -310,6 +310,7 @@ def test_list_as_json_is_whole(capsys: Capture) -> None:
         "display_name": "Python 3 · gpu:~/proj",
         "location": "gpu:~/proj",
         "python": None,
+        "kernel": None,
         "where": "user",
         "directory": str(kernelspecs.user_directory() / "albedo-gpu-proj"),
         "config": {"location": "gpu:~/proj", "grace": 5},
