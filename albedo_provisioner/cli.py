@@ -46,7 +46,9 @@ it, below ~/.albedo-remote there; the Python itself stays as it is, and its own 
 
 _ADD_EXAMPLES = """\
 examples:
+  jupyter albedo add gpu:                      (what is there, to choose from)
   jupyter albedo add gpu:~/proj
+  jupyter albedo add gpu:~/proj --kernel ir
   jupyter albedo add ann@gpu:/srv/data --python '~/venv/bin/python' --name data
   jupyter albedo add gpu:~/proj --env OMP_NUM_THREADS=8 --grace 3600
 """
@@ -378,8 +380,11 @@ def _list(arguments: argparse.Namespace) -> int:
     if not found:
         print("No kernels were added yet; add one with: jupyter albedo add host:~/folder", file=sys.stderr)
         return 0
-    rows = [(k.name, k.location, str(k.config.get("python") or "python3"), k.where) for k in found]
-    print_table(("NAME", "LOCATION", "PYTHON", "WHERE"), rows)
+    rows = [
+        (k.name, k.location, str(k.config.get("kernel") or "-"), str(k.config.get("python") or "python3"), k.where)
+        for k in found
+    ]
+    print_table(("NAME", "LOCATION", "KERNEL", "PYTHON", "WHERE"), rows)
     return 0
 
 

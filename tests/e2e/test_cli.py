@@ -402,7 +402,7 @@ def test_ctrl_c_ends_it_quietly() -> None:
     code = """
 import os, signal, sys
 from albedo_provisioner import cli
-cli._check = lambda *_: (os.kill(os.getpid(), signal.SIGINT), signal.pause())
+cli._choose = lambda *_: (os.kill(os.getpid(), signal.SIGINT), signal.pause())
 sys.exit(cli.main(["add", "gpu:~/proj"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -149,6 +149,16 @@ class TestNobodyToAsk:
         (spec,) = kernelspecs.find_ours()
         assert "python" not in spec.config
 
+    @pytest.mark.timeout(300)  # pip and a package index are at work
+    def test_one_that_has_no_ipykernel_is_given_one_behind_its_own_packages(
+        self, embedded_host: Embedded, capsys: Capture
+    ) -> None:
+        python = make_environment(embedded_host, "proj/.venv", ipykernel=False)
+        assert cli.main(["add", embedded_host.location("proj")]) == 0
+        assert "has no ipykernel" in capsys.readouterr().out
+        (spec,) = kernelspecs.find_ours()
+        assert spec.config["python"] == str(python)
+
     def test_a_kernelspec_that_is_not_there_is_refused_with_those_that_are(
         self, embedded_host: Embedded, capsys: Capture
     ) -> None:
