@@ -332,7 +332,21 @@ async def started(
         now: shut it down by killing it.
         make: makes the kernel manager.
     """
-    manager = make(kernel_name=add_kernelspec(location, config, env=spec_env))
+    name = add_kernelspec(location, config, env=spec_env)
+    async with started_by_name(name, options=options, now=now, make=make) as kernel:
+        yield kernel
+
+
+@asynccontextmanager
+async def started_by_name(
+    name: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    now: bool = False,
+    make: Callable[..., AsyncKernelManager] = AsyncKernelManager,
+) -> AsyncIterator[Kernel]:
+    """Do what `started` does with a kernelspec that is there."""
+    manager = make(kernel_name=name)
     await manager.start_kernel(**(options or {}))
     kernel = Kernel(manager, manager.client())
     try:

@@ -7,16 +7,13 @@ import filecmp
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from conftest import unavailable
 from crash import crash
 from faces import Embedded, Host
-from jupyter_client.manager import AsyncKernelManager
-from kernels import Cell, Kernel, add_kernelspec, eventually, started
+from kernels import Cell, Kernel, add_kernelspec, eventually, started, started_by_name
 from leaks import settled
 from local_process import launched
 
@@ -32,20 +29,6 @@ def r_kernel() -> str:
     if not os.path.exists(f"{R_KERNELSPEC}/kernel.json") or shutil.which("R") is None:
         unavailable("R and its kernel (r-cran-irkernel) are not installed")
     return "ir"
-
-
-@asynccontextmanager
-async def running(name: str) -> AsyncIterator[Kernel]:
-    """Start the kernel of a kernelspec that is there, with a client."""
-    manager = AsyncKernelManager(kernel_name=name)
-    await manager.start_kernel()
-    kernel = Kernel(manager, manager.client())
-    try:
-        await kernel.open()
-        yield kernel
-    finally:
-        await kernel.close()
-        await manager.shutdown_kernel()
 
 
 async def shown(kernel: Kernel, code: str) -> list[str]:
@@ -78,7 +61,7 @@ class TestR:
         assert spec.display_name.startswith("R · ")
         assert spec.name.endswith("-proj-ir")
         assert filecmp.cmp(f"{R_KERNELSPEC}/logo-64x64.png", spec.directory / "logo-64x64.png", shallow=False)
-        async with running(spec.name) as kernel:
+        async with started_by_name(spec.name) as kernel:
             cell = await kernel.run("cat(getwd(), '\\n'); x <- 41; cat(R.version$language)")
             assert cell.stdout.split() == [str(folder), "R"]
             assert await shown(kernel, "x + 1") == ["[1] 42"]
@@ -125,7 +108,7 @@ class TestR:
         assert cli.main(["add", embedded_host.location(), "--kernel", r_kernel, "--python", python]) == 0
         (spec,) = kernelspecs.find_ours()
         assert spec.config["python"] == python
-        async with running(spec.name) as kernel:
+        async with started_by_name(spec.name) as kernel:
             assert await shown(kernel, "6 * 7") == ["[1] 42"]
 
 
@@ -174,7 +157,7 @@ class TestPython:
         assert cli.main(["add", remote_host.location(), "--kernel", str(directory)]) == 0
         (spec,) = kernelspecs.find_ours()
         assert spec.name.endswith("-mine")
-        async with running(spec.name) as kernel:
+        async with started_by_name(spec.name) as kernel:
             assert await kernel.value("__import__('sys').prefix") == repr(str(python.parent.parent))
 
     async def test_a_kernel_that_puts_colons_into_its_sockets_names(self, remote_host: Host) -> None:
@@ -201,7 +184,7 @@ class TestPython:
         install(remote_host, "asked", interrupt_mode="message")
         assert cli.main(["add", remote_host.location(), "--kernel", "asked"]) == 0
         (spec,) = kernelspecs.find_ours()
-        async with running(spec.name) as kernel:
+        async with started_by_name(spec.name) as kernel:
             assert kernel.manager.kernel_spec is not None
             assert kernel.manager.kernel_spec.interrupt_mode == "message"
             cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
