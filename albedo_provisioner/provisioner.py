@@ -126,6 +126,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._kernel: RemoteKernel | None = None
         self._request: KernelRequest | None = None
         self._waited = False
+        self._lost: str | None = None  # what became of the notebook's earlier kernel, for its next cell
         self._step = "ended"  # while there is no kernel yet, or no more
         self._progress: Progress | None = None
         try:
@@ -205,7 +206,10 @@ class AlbedoProvisioner(KernelProvisionerBase):
         elif self.reattach and self._request.notebook:
             self._kernel = kernel = await io_thread.run(self._find_again(self._request))
         if kernel is None:
-            self._kernel = await io_thread.run(self._start(self._request))
+            self._kernel = kernel = await io_thread.run(self._start(self._request))
+            if self._lost is not None:
+                kernel.say_at_next_cell(self._lost)
+        self._lost = None
         self._waited = False
         return await self._connect()
 
@@ -227,16 +231,25 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     async def _find_again(self, request: KernelRequest) -> RemoteKernel | None:
         """Take up the notebook's kernel of an earlier server that was killed, if there is one that lives."""
-        while (record := KernelRecords().claim(request.location, request.notebook, request.kernel)) is not None:
+        records = KernelRecords()
+        while (record := records.claim(request.location, request.notebook, request.kernel)) is not None:
             earlier = KernelRequest.from_dict(record.request)
             try:
                 kernel = await RemoteKernel.attach(earlier, self._front(), record.kernel_id, self._told)
-            except KernelGoneError:
-                continue  # it ended meanwhile, and is off the records now
+            except KernelGoneError as error:
+                # It ended meanwhile, and is off the records now. Nobody should take the new one for it.
+                self._lost = (
+                    f"[albedo] This is a new kernel: the one that ran for this notebook since {_when(record.started)} "
+                    f"has ended ({error})"
+                )
+                continue
+            except BaseException:
+                records.give_back(record)  # so that the next attempt finds it again
+                raise
             self.log.info("Notebook %s goes on with its kernel %s", request.notebook, record.kernel_id)
             kernel.say_at_next_cell(
                 f"[albedo] This notebook goes on with the kernel that ran for it on {kernel.host} since "
-                f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(record.started))}: its variables are there. "
+                f"{_when(record.started)}: its variables are there. "
                 "Restart the kernel for an empty one."
             )
             return kernel
@@ -281,13 +294,13 @@ class AlbedoProvisioner(KernelProvisionerBase):
         """
         if self._kernel is None or self._kernel.poll() is not None or signum == 0:
             return
-        if self._kernel.away is not None and getattr(self.parent, "shutting_down", False):
-            # Managers interrupt before they end or restart a kernel. Coming later, by itself, to a kernel whose restart
-            # was refused, that would break off a cell that nobody wanted to break off.
-            return
         if self.on_server_exit == "keep" and _server_is_stopping():
             # The first thing that a stopping server does to a kernel is to interrupt it.
             await self._keep()
+        elif self._kernel.away is not None and getattr(self.parent, "shutting_down", False):
+            # Managers interrupt before they end or restart a kernel. Coming later, by itself, to a kernel whose restart
+            # was refused, that would break off a cell that nobody wanted to break off.
+            return
         else:
             try:
                 await io_thread.run(self._kernel.signal(signum, SIGNAL_TIMEOUT))
@@ -405,6 +418,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             "location": self.location,
             "process": kernel.state,
             "pid": kernel.pid,
+            "responsive": kernel.responsive,
             "away": kernel.away,
             "connections": kernel.connections,
             "exit_code": kernel.exit_code,
@@ -451,6 +465,10 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
         self._kernel = await io_thread.run(attach())
         await self._connect()
+
+
+def _when(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
 def _server_is_stopping() -> bool:

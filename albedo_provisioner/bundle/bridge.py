@@ -16,7 +16,7 @@ from typing import Any
 
 from . import rundir
 from .entry import fail, folder, sweep_up
-from .spawn import boot_id, last_words
+from .spawn import boot_id, last_words, recorded_process
 
 _NO_KEEPER = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
 
@@ -77,7 +77,8 @@ def _connect_or_adopt(path: str, request: dict[str, Any]) -> socket.socket:
         except _NO_KEEPER:
             from . import processes
 
-            if not processes.still_alive([(int(record["pid"]), int(record["start"]))]):
+            kernel = recorded_process(record)
+            if kernel is None or not processes.still_alive([kernel]):
                 raise
             if os.path.lexists(rundir.SOCKET):
                 os.unlink(rundir.SOCKET)

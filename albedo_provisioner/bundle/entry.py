@@ -13,7 +13,7 @@ import time
 from typing import Any, NoReturn
 
 from . import rundir, wheels
-from .spawn import boot_id, folder_path
+from .spawn import boot_id, folder_path, recorded_process
 from .wire import REPORT, json_frame
 
 _END_TIMEOUT = 15.0
@@ -136,8 +136,8 @@ def list_kernels(_: dict[str, Any]) -> None:
     found = []
     for kernel_id in rundir.kernel_ids():
         record = rundir.read_record(rundir.path_of(kernel_id)) or {}
-        process = processes.find(int(record.get("pid") or 0))
-        runs = process is not None and process.alive and process.start == record.get("start")
+        kernel = recorded_process(record)
+        runs = kernel is not None and bool(processes.still_alive([kernel]))
         found.append(
             {
                 "kernel_id": kernel_id,
@@ -173,8 +173,8 @@ def sweep_up(kernel_id: str) -> dict[str, Any]:
 
     path = rundir.path_of(kernel_id)
     record = rundir.read_record(path) or {}
-    roots = [(int(record["pid"]), int(record["start"]))] if record.get("start") else []
-    found = Ladder(roots, mark=kernel_id, term_grace=1.0).run()
+    kernel = recorded_process(record)
+    found = Ladder([kernel] if kernel else [], mark=kernel_id, term_grace=1.0).run()
     if os.path.lexists(path):
         rundir.remove(path)
     return found.to_dict()

@@ -25,10 +25,11 @@ from .kernel import Kernel
 from .kernelspecs import UnknownKernelspecError
 from .ladder import Ladder, Report
 from .memory import give_back
+from .messages import CONTENT, HEADER, json_part
 from .protocol import Event, Received
 from .reception import Reception
 from .spawn import boot_id, folder_path
-from .wire import IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, Buffer, ProtocolError
+from .wire import CONTROL, IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, Buffer, ProtocolError
 
 HOLD = 64 << 20
 """Bytes held for a client that is away, unless the request says otherwise."""
@@ -45,6 +46,9 @@ _PAGE_BYTES = 1 << 20
 
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, OverflowError)
 """What comes of a request whose contents are not what they should be."""
+
+_ENDINGS = {"stop": "was ended", "launch": "was restarted", "finish": "was ended"}
+"""What clients may ask that ends the kernel, in words."""
 
 _HOUSEKEEPING = 10.0
 _GOODBYE = 3.0
@@ -137,6 +141,7 @@ class Keeper:
             except BlockingIOError:
                 break
             if signal.SIGTERM in numbers:
+                self.kernel.end_asked("was ended from its host: its keeper was told to end (SIGTERM)")
                 self._finish("the keeper was told to end (SIGTERM)")
         self.kernel.reap()
 
@@ -150,6 +155,7 @@ class Keeper:
         if self._over_at is not None or self._ladder is not None:
             return
         if not self._has_place():
+            self.kernel.end_asked("was ended because its run directory disappeared")
             self._finish("its run directory disappeared")
         elif self.clients.attached or self.kernel.asked:
             return
@@ -200,6 +206,9 @@ class Keeper:
         elif event.channel not in (IOPUB, NOTE):
             if event.channel == SHELL:
                 self.journal.asked(event.parts)
+            elif event.channel == CONTROL and json_part(event.parts, HEADER).get("msg_type") == "shutdown_request":
+                restart = json_part(event.parts, CONTENT).get("restart") is True
+                self.kernel.end_asked(f"was {'restarted' if restart else 'shut down'} by a client: {client.name}")
             self.kernel.ask(client.link_id, event.channel, list(event.parts))
 
     # -- ending ----------------------------------------------------------------------------------------------
@@ -267,6 +276,8 @@ class Keeper:
         if action is None:
             answer({"error": f"this keeper cannot do {do!r}"})
             return
+        if do in _ENDINGS:
+            self.kernel.end_asked(f"{_ENDINGS[do]} by a client: {client.name}")
         try:
             action(request, answer)
         except _MALFORMED as error:

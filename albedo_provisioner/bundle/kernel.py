@@ -32,6 +32,9 @@ _MOST_KNOWN = 1000
 _DRAIN = 0.02
 _LOOK = 1.0
 
+_END_TAKES = 30.0
+"""Seconds that an end which was asked for may take."""
+
 Parts = list[bytes | memoryview]
 
 
@@ -92,6 +95,7 @@ class Kernel:
         self._answered: dict[str, None] = {}  # ids of the newest requests that have a reply, oldest first
         self._never_begun: dict[str, None] = {}  # ids of what a kernel that has ended was asked and did not begin
         self._unsure = False  # whether it may still be at what it was asked through an earlier keeper
+        self._end_asked: tuple[str, float] | None = None  # who or what asked for its end, in words, and until when
         self._ours = True  # whether it is our child, so that we are told how it ended
         self._memory: OutOfMemoryWatch | None = None
 
@@ -126,6 +130,7 @@ class Kernel:
         self.state = "starting"
         self.exit = None
         self._unsure = False
+        self._end_asked = None
         self.responsive = True
         self._memory = OutOfMemoryWatch(pid)
         record = {
@@ -159,9 +164,18 @@ class Kernel:
         if status is not None and self._ours and self.exit is None:
             self._ended(os.waitstatus_to_exitcode(status))
 
+    def end_asked(self, how: str) -> None:
+        """Note that its end was asked for; `how` follows "The kernel" in the words that clients are given.
+
+        It holds for a while only: a kernel that takes no notice and dies much later dies of something else.
+        """
+        if self.state != "exited":
+            self._end_asked = how, time.monotonic() + _END_TAKES
+
     def _ended(self, code: int | None) -> None:
         oom = self._memory is not None and self._memory.killed() and code in (-9, None)
-        self.exit = {"code": code, "words": last_words(self._path), "out_of_memory": oom}
+        asked = self._end_asked[0] if self._end_asked and time.monotonic() < self._end_asked[1] else None
+        self.exit = {"code": code, "words": last_words(self._path), "out_of_memory": oom, "asked": asked}
         self.state = "exited"
         begun = rundir.begun(self._path)
         if begun is not None:
@@ -263,6 +277,8 @@ class Kernel:
     def tend(self, now: float) -> None:
         """Look after what does not tell of itself: whether the kernel answers, or is there at all."""
         rundir.bound_log(self._path)
+        if self._memory is not None:
+            self._memory.renew()
         if not self._ours and self.state != "exited":
             self._look(now)
         if self.state == "running" and now - self._beat_at >= HEARTBEAT:

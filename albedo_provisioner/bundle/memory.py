@@ -21,18 +21,27 @@ def give_back() -> None:
 class OutOfMemoryWatch:
     """Watches the control group of a process (Linux, cgroup v2 or v1) for kills by the system.
 
+    The group may hold more than that process, such as what a cell has started. What was killed in it long before the
+    process's own end is no cause of that, so the watch is to be renewed while the process lives.
+
     Where there is no such count, or it cannot be read, `killed` says no: a guess would be worse than nothing.
 
     Args:
         pid: the process, which must be running.
+        proc: where processes are shown.
+        groups: where control groups are mounted.
     """
 
-    def __init__(self, pid: int) -> None:
-        self._file, self._key = _events_file(pid)
-        self._before = self._count()
+    def __init__(self, pid: int, proc: str = "/proc", groups: str = "/sys/fs/cgroup") -> None:
+        self._file, self._key = _events_file(f"{proc}/{pid}/cgroup", groups)
+        self._now = self._before = self._count()
+
+    def renew(self) -> None:
+        """Forget the kills before the last renewal; call it every few seconds while the process lives."""
+        self._before, self._now = self._now, self._count()
 
     def killed(self) -> bool:
-        """Whether the system has killed a process of the group since the watch began."""
+        """Whether the system has killed a process of the group since the renewal before the last one."""
         now = self._count()
         return self._before is not None and now is not None and now > self._before
 
@@ -50,17 +59,23 @@ class OutOfMemoryWatch:
         return None
 
 
-def _events_file(pid: int) -> tuple[str, str]:
+def _events_file(memberships: str, root: str) -> tuple[str, str]:
+    """Return where the kills in a process's group are counted, and under which name; empty when it is not known.
+
+    Args:
+        memberships: the file that tells which groups a process is in, as /proc/<pid>/cgroup does.
+        root: where control groups are mounted.
+    """
     try:
-        with open(f"/proc/{pid}/cgroup") as file:
+        with open(memberships) as file:
             groups = [line.rstrip("\n").split(":", 2) for line in file]
     except OSError:
         return "", ""
     for hierarchy, controllers, path in groups:
         if hierarchy == "0":
-            found = f"/sys/fs/cgroup{path.rstrip('/')}/memory.events"
+            found = f"{root}{path.rstrip('/')}/memory.events"
         elif "memory" in controllers.split(","):
-            found = f"/sys/fs/cgroup/memory{path.rstrip('/')}/memory.oom_control"
+            found = f"{root}/memory{path.rstrip('/')}/memory.oom_control"
         else:
             continue
         if os.access(found, os.R_OK):

@@ -29,13 +29,17 @@ _RANKS = {
 }
 _KEEP = 3
 
+_HEAD = 6
+"""Parts that are looked at when something has to give way: topic, delimiter, signature, header, parent and metadata.
+The content is not kept beside its encoded form, which is a copy where it is small."""
+
 
 class _Unsent:
-    __slots__ = ("buffers", "channel", "gap", "parts", "size")
+    __slots__ = ("buffers", "channel", "gap", "head", "size")
 
     def __init__(self, channel: int, parts: Sequence[Buffer], gap: Gap | None = None) -> None:
         self.channel = channel
-        self.parts = parts
+        self.head = parts[:_HEAD]
         self.gap = gap
         self.buffers = [] if gap else encode_message(channel, parts)
         self.size = sum(map(len, self.buffers))
@@ -183,7 +187,7 @@ class Outbox:
                 if message.gap is not None or self.held <= target or _rank(message) != rank:
                     kept.append(message)
                     continue
-                parent = raw_part(message.parts, PARENT) or b"{}"
+                parent = raw_part(message.head, PARENT) or b"{}"
                 gap = gaps.get(parent)
                 if gap is None:
                     gap = gaps[parent] = Gap(parent)
@@ -202,4 +206,4 @@ def outboxes(limit: int | None) -> list[Outbox]:
 def _rank(message: _Unsent) -> int:
     if message.channel != IOPUB:
         return _KEEP
-    return _RANKS.get(json_part(message.parts, HEADER).get("msg_type", ""), _KEEP)
+    return _RANKS.get(json_part(message.head, HEADER).get("msg_type", ""), _KEEP)

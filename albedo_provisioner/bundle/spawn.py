@@ -124,6 +124,16 @@ def last_words(path: str, most: int = 4000) -> str:
         return ""
 
 
+def recorded_process(record: dict[str, Any]) -> tuple[int, int] | None:
+    """Return the identity of the kernel in a record (see `rundir.py`), which may have ended; None when it cannot live.
+
+    Start times count from the system's start, so after a restart of the host a stranger may have the same identity.
+    """
+    if not record.get("pid") or not record.get("start") or record.get("boot_id") not in (None, boot_id()):
+        return None
+    return int(record["pid"]), int(record["start"])
+
+
 def boot_id() -> str:
     """Return what tells one run of this host from the next, or an empty string where there is no such thing."""
     try:

@@ -76,6 +76,8 @@ async def prove_endings(host: str | None) -> None:
 def how_it_ended(exit_: dict[str, Any]) -> str:
     """Return how a kernel ended, in words that follow "The kernel on HOST"."""
     code = exit_["code"]
+    if exit_.get("asked"):
+        return str(exit_["asked"])
     if exit_.get("out_of_memory"):
         return "was killed by the system because memory ran out there"
     if code is None:

@@ -104,6 +104,9 @@ class _Visitor:
     def gone(self, error: KernelGoneError) -> None:
         """The call under way fails with this."""
 
+    def replaced(self, why: str) -> None:
+        """The call under way fails with this."""
+
 
 @asynccontextmanager
 async def visiting(host: str | None, kernel_id: str, python: str | None) -> AsyncIterator[tuple[KernelLink, _Visitor]]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import platform
 import time
 import uuid
 from collections.abc import Sequence
@@ -79,6 +81,9 @@ class LinkOwner(Protocol):
     def gone(self, error: KernelGoneError) -> None:
         """Note that the host answered and has no keeper for this kernel. The link has ended."""
 
+    def replaced(self, why: str) -> None:
+        """Note that a newer process uses this link: `why` says so. The kernel lives, and the link has ended for us."""
+
 
 class KernelLink:
     """One client's link to one kernel's keeper. Used on the I/O thread's loop.
@@ -86,7 +91,7 @@ class KernelLink:
     Args:
         transport: the way to the host.
         kernel_id: the kernel's id there.
-        client: who we are, for people who look at the keeper.
+        client: who we are, for people who look at the keeper, and for those whose kernel we end; this process is added.
         python: the interpreter on the host, see `Visit`.
         owner: who is told.
     """
@@ -100,7 +105,7 @@ class KernelLink:
         self.sent_request = False
         """Whether a request has reached the way to the host: then it may have been done, answered or not."""
         self._transport = transport
-        self._client = client
+        self._client = f"{client}, process {os.getpid()} on {platform.node()}"
         self._python = python
         self._owner = owner
         self._link = Link(HOLD)
@@ -306,6 +311,13 @@ class KernelLink:
         elif isinstance(event, Parted):
             if event.code == "unknown":
                 self._forget()
+            elif event.code == "replaced":
+                # Whoever has this link now would be thrown out by our coming back, and come back in turn, for ever.
+                why = f"This client's link to the kernel on {self._transport.host} was taken over by a newer process."
+                self._break(visit, why)
+                self._end(why)
+                self._owner.replaced(why)
+                return
             self._break(visit, event.message)
         elif isinstance(event, Failed):
             # A keeper that was killed and has a successor is no fault in the protocol: the user is told by the cell.
@@ -413,6 +425,8 @@ class KernelLink:
                 before, lag = lag, time.time() - time.monotonic()
                 self._look(doubtful=lag - before > PING_EVERY)
                 continue
+            if self._ended:
+                return
             log.info("%s: connection lost (%s), reattaching", self._transport.host, self.away)
             self._owner.stepped("reattaching")
             if not await self._reattach():

@@ -5,7 +5,8 @@ that the host holds what is to come, within its bounds and with its notes about 
 
 But a client that does not read at all must neither keep the others waiting nor fill the memory: one whose queue had no
 room for a while is left behind, as a local kernel would have done at once. One message is then sent without regard to
-full queues, and from then on zmq passes over those that it found full, until they have room again.
+full queues, and from then on zmq passes over those that it found full, until they have room again. zmq does not say
+which ones, so all are told of it, with the next cell.
 """
 
 from __future__ import annotations
@@ -40,13 +41,17 @@ class Publisher:
     Args:
         socket: the socket, not yet bound.
         paused: called with True when what comes should wait, with False when it may go on.
+        left_behind: called when a client begins to miss something.
     """
 
-    def __init__(self, socket: zmq.Socket[bytes], paused: Callable[[bool], None]) -> None:
+    def __init__(
+        self, socket: zmq.Socket[bytes], paused: Callable[[bool], None], left_behind: Callable[[], None]
+    ) -> None:
         socket.sndhwm = QUEUE
         socket.setsockopt(zmq.XPUB_NODROP, 1)
         self._socket = socket
         self._paused = paused
+        self._left_behind = left_behind
         self._waiting: deque[Sequence[Buffer]] = deque()
         self._large: deque[tuple[zmq.MessageTracker, int]] = deque()  # large messages that zmq still holds
         self._large_size = 0
@@ -105,6 +110,7 @@ class Publisher:
         log.warning(
             "A client of a kernel has read nothing for %g s: it misses what its queue has no room for.", PATIENCE
         )
+        self._left_behind()
         self._large.clear()  # held for that client, as the others have had their time
         self._large_size = 0
         self._socket.setsockopt(zmq.XPUB_NODROP, 0)

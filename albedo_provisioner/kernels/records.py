@@ -124,6 +124,14 @@ class KernelRecords:
                     return record
         return None
 
+    def give_back(self, record: KernelRecord) -> None:
+        """Undo a claim that could not be used; `record` is what `claim` returned."""
+        with self._open() as database:
+            database.execute(
+                "UPDATE kernels SET owner = ? WHERE kernel_id = ? AND owner = ?",
+                (json.dumps(record.owner), record.kernel_id, json.dumps(this_process())),
+            )
+
     def set_state(self, kernel_id: str, state: str) -> None:
         """Note that a kernel is "live" or "ending"."""
         with self._open() as database:

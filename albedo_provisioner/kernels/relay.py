@@ -18,7 +18,7 @@ from ..bundle.messages import DELIMITER, HEADER, PARENT, json_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 from .endpoints import HEARTBEAT, Addresses
 from .front import FrontMaker, Send
-from .publisher import Publisher
+from .publisher import PATIENCE, Publisher
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 
@@ -82,6 +82,7 @@ class Relay:
         """Whether heartbeats are answered."""
         self.greeting: str | None = None
         """A line for the next cell that is run, on its stderr."""
+        self._told_of_it: set[str] | None = None  # sessions that were told that a client has missed something
         self._endpoints = endpoints
         self._send = send
         self._reachable = reachable
@@ -96,7 +97,7 @@ class Relay:
             socket.linger = 0
             socket.sndhwm = socket.rcvhwm = 0
             if channel == IOPUB:
-                self._publisher = Publisher(socket, paused)
+                self._publisher = Publisher(socket, paused, self._left_behind)
             else:
                 socket.router_handover = True  # as ipykernel does: a client that reconnects keeps its identity
             endpoints.bind(channel, socket)
@@ -139,14 +140,31 @@ class Relay:
                     continue
                 self._send(channel, parts)
 
+    def _left_behind(self) -> None:
+        self._told_of_it = set()
+
     def _note_request(self, parts: list[bytes]) -> None:
         header = json_part(parts, HEADER)
         # Other messages on shell, such as those of comms, have no reply.
         if "msg_id" in header and str(header.get("msg_type")).endswith("_request"):
             self._asked[header["msg_id"]] = (parts[: parts.index(DELIMITER)], header)
-            if self.greeting is not None and header.get("msg_type") == "execute_request":
-                self.tell(header, self.greeting + "\n")
-                self.greeting = None
+            if header.get("msg_type") == "execute_request":
+                self._greet(header)
+
+    def _greet(self, header: dict[str, Any]) -> None:
+        """Tell with a cell that begins what its client should know."""
+        if self.greeting is not None:
+            self.tell(header, self.greeting + "\n")
+            self.greeting = None
+        session = str(header.get("session"))
+        if self._told_of_it is not None and session not in self._told_of_it:
+            # zmq does not say who was left behind. Whoever runs a cell reads again, and takes this note.
+            self._told_of_it.add(session)
+            self.tell(
+                header,
+                f"[albedo] A client of this kernel that read nothing for {PATIENCE:g} s may lack output of earlier "
+                "cells; those that did read have it all.\n",
+            )
 
     # -- to clients ------------------------------------------------------------------------------------------
 

@@ -40,6 +40,12 @@ _START_ATTEMPTS = 6
 _ABANDONED = (0.5, 2.0, 10.0)  # seconds between looks at what a start that was given up may have made
 _START_PAUSE = 0.2  # seconds after the first failure, doubled after each further one: 6 s in all
 
+_ATTACH_PATIENCE = 8.0
+"""Seconds that taking up a kernel goes on trying while its host is out of reach: client and host may come back
+together, as after a walk between two networks."""
+
+_ATTACH_PAUSE = 0.4
+
 
 class RemoteKernel:
     """A kernel, our link to it, and what stands in front of it here. Used on the I/O thread's loop.
@@ -60,6 +66,8 @@ class RemoteKernel:
         self.cause: str | None = None
         """Why the kernel is dead, in words, once it is."""
         self.pid: int | None = None
+        self.responsive = True
+        """Whether the kernel answers heartbeats; one that is stopped does not, and lives all the same."""
         self.folder = request.location.path
         """The kernel's folder, an absolute path on its host once that has been asked."""
         self.keeper: str | None = None
@@ -68,6 +76,8 @@ class RemoteKernel:
         self._finishing: asyncio.Task[dict[str, Any]] | None = None
         self._expected = False  # whether its end was asked for
         self._silent = False  # whether there is nothing more to come from a kernel that has ended
+        self._relaunching = False  # whether we are at starting it anew
+        self._replaced = False  # whether a newer process uses our link
         self._changed = asyncio.Event()
         self._transport = HostPool.get().transport_for(request.location.host)
         self._link = self._new_link()
@@ -131,12 +141,12 @@ class RemoteKernel:
 
         Raises:
             KernelGoneError: there is none any more.
-            AlbedoError: the host cannot be reached.
+            AlbedoError: the host cannot be reached, nor some seconds later.
         """
         kernel = cls(request, kernel_id, make_front)
         kernel.on_step = on_step
         try:
-            await kernel._link.attach()
+            await kernel._attach_patiently()
             kernel._put_record()
             await kernel._until_running()
         except KernelGoneError:
@@ -148,6 +158,18 @@ class RemoteKernel:
             raise
         kernel._host_was_reached()
         return kernel
+
+    async def _attach_patiently(self) -> None:
+        """Attach to the keeper that there is, or was when its host was last heard of."""
+        until = asyncio.get_running_loop().time() + _ATTACH_PATIENCE
+        while True:
+            try:
+                return await self._link.attach()
+            except UnreachableError as error:
+                if asyncio.get_running_loop().time() >= until:
+                    raise
+                log.info("%s: %s Trying again.", self.host, error)
+            await asyncio.sleep(_ATTACH_PAUSE)
 
     async def _make(self) -> None:
         """Have the kernel made, once, also when the connection breaks while that is under way."""
@@ -254,7 +276,11 @@ class RemoteKernel:
         request, records = self.request, KernelRecords()
         record = KernelRecord(self.kernel_id, request.location, request.notebook, request.to_dict())
         known = records.get(self.kernel_id)
-        records.put(record if known is None else dataclasses.replace(record, started=known.started))
+        if known is not None:
+            # One more client of it does not own it: a notebook's kernel is its server's as long as that lives.
+            owner = record.owner if known.orphaned else known.owner
+            record = dataclasses.replace(record, started=known.started, owner=owner)
+        records.put(record)
 
     def _host_was_reached(self) -> None:
         """See to the kernels there whose end was asked for and could not be proven; and note that the host was used."""
@@ -283,8 +309,10 @@ class RemoteKernel:
     def poll(self) -> int | None:
         """Return None while the kernel is not known to be dead, else its exit code (minus the signal, as `Popen`).
 
-        A host out of reach is no news about the kernel.
+        A host out of reach is no news about the kernel. One that was taken over is dead as far as we can tell.
         """
+        if self._replaced:
+            return 1
         return (1 if self.exit_code is None else self.exit_code) if self.state == "exited" else None
 
     async def reachable_within(self, seconds: float) -> bool:
@@ -371,18 +399,24 @@ class RemoteKernel:
         Raises:
             AlbedoError: it could not be started.
         """
+        if self._replaced:
+            raise KernelGoneError(str(self.cause))
         self.expect_end()
         self.request = request
+        self._relaunching = True
         try:
-            answer = await self._ask_any_keeper("launch", kernel=request.for_host())
-        except KernelGoneError as error:
-            log.warning("%s Starting a new one.", error)
-            await self._start_over()
-        else:
-            self._set_facts(answer["kernel"])
-        self._front.give_up(None)
-        self._expected = self._silent = False
-        await self._until_running()
+            try:
+                answer = await self._ask_any_keeper("launch", kernel=request.for_host())
+            except KernelGoneError as error:
+                log.warning("%s Starting a new one.", error)
+                await self._start_over()
+            else:
+                self._set_facts(answer["kernel"])
+            self._front.give_up(None)
+            self._expected = self._silent = False
+            await self._until_running()
+        finally:
+            self._relaunching = False
         self._front.alive = True  # not earlier: a request to end that was meant for the old one may still come
 
     async def _ask_any_keeper(self, do: str, **arguments: Any) -> dict[str, Any]:
@@ -421,6 +455,8 @@ class RemoteKernel:
         """
         self.expect_end()
         self._front.close()
+        if self._replaced:  # it is another's to end
+            return {"survivors": [], "foreign": []}
         if self._finishing is None:
             self._finishing = asyncio.get_running_loop().create_task(self._finish(term_grace))
             KernelRecords().set_state(self.kernel_id, ENDING)
@@ -508,9 +544,10 @@ class RemoteKernel:
 
     def gone(self, error: KernelGoneError) -> None:
         """The host is there, and the kernel is not."""
-        self.cause = str(error)
-        if error.boot_id and self._boot_id and error.boot_id != self._boot_id:
-            self.cause = f"The kernel is gone: {self.host} was restarted."
+        if self.state != "exited" or self.cause is None:  # else its end, and how it came, has been told already
+            self.cause = str(error)
+            if error.boot_id and self._boot_id and error.boot_id != self._boot_id:
+                self.cause = f"The kernel is gone: {self.host} was restarted."
         self._set_state("exited")
         self._front.give_up(None if self._expected else self.cause)
         self._fall_silent()
@@ -519,7 +556,18 @@ class RemoteKernel:
         self._silent = True
         self._changed.set()
 
+    def replaced(self, why: str) -> None:
+        """A newer process uses our link; there is nothing more to be had here."""
+        self.cause, self._replaced = why, True
+        self._front.alive = False
+        self._front.give_up(why)
+        self._fall_silent()
+
     def _set_facts(self, kernel: dict[str, Any]) -> None:
+        self.responsive = kernel["responsive"]
+        if self.state == "exited" and kernel["state"] != "exited" and not self._relaunching:
+            # Another client had it started anew. Ours should know why its variables are gone.
+            self.say_at_next_cell(f"[albedo] {self.cause} A new one runs in its place, without the variables.")
         self.pid = kernel["pid"]
         self.folder = kernel["folder"]
         exit_ = kernel.get("exit")
@@ -535,8 +583,10 @@ class RemoteKernel:
         self.state = state
         if state == "exited":
             self._front.alive = False
-        elif state == "running" and self.step == "starting":
-            self.stepped("attached")
+        elif state == "running":
+            self._front.alive = self._front.alive or not self._relaunching
+            if self.step == "starting":
+                self.stepped("attached")
         self._changed.set()
 
     async def tell_user(self, text: str) -> None:

@@ -265,6 +265,14 @@ def _owner(path: Path) -> int | None:
         return None
 
 
+def keeper_of(host: Host) -> Process:
+    """Return the only keeper on a host: what has a kernel for a child."""
+    there = host.processes()
+    (kernel,) = [process for process in there if any(word.endswith("/launcher.py") for word in process.argv)]
+    (keeper,) = [process for process in there if process.pid == kernel.ppid]
+    return keeper
+
+
 def own_python() -> Path:
     """Return this interpreter, by the name that a PATH finds it by."""
     plain = Path(sys.executable).with_name("python3")

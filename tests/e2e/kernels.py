@@ -18,12 +18,15 @@ import queue
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jupyter_client.asynchronous.client import AsyncKernelClient
+from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import KernelProvisionerFactory
 from jupyter_client.session import Session
 from jupyter_core.paths import jupyter_data_dir
+from traitlets.config import Config
 
 PATIENCE = 60.0
 """Seconds until a test gives up on something that ought to have happened. Generous: the machine may be busy."""
@@ -167,6 +170,9 @@ class Cell:
         return None if self.reply is None else self.reply["status"]
 
 
+C = TypeVar("C", bound=Cell)
+
+
 class Client:
     """A client of a kernel whose messages are read all the time and handed to the cells they belong to.
 
@@ -222,7 +228,10 @@ class Client:
 
     def begin(self, code: str, **options: Any) -> Cell:
         """Send an execute request; its messages gather in the cell returned."""
-        cell = Cell(self.client.execute(code, **options))
+        return self.expect(Cell(self.client.execute(code, **options)))
+
+    def expect(self, cell: C) -> C:
+        """Have a cell take the messages that come for its request, which was sent just now."""
         self._cells[cell.id] = cell
         return cell
 
@@ -356,6 +365,33 @@ async def started_by_name(
         await kernel.close()
         if manager.has_kernel:  # the test may have ended it itself
             await manager.shutdown_kernel(now=now)
+
+
+_RESTARTER = Config({"AsyncIOLoopKernelRestarter": {"time_to_dead": 0.2, "random_ports_until_alive": False}})
+
+
+def make_with_restarter(**options: Any) -> AsyncKernelManager:
+    """Make the manager that Jupyter Server uses, with a restarter that looks often."""
+    return AsyncIOLoopKernelManager(config=_RESTARTER, **options)
+
+
+async def taken_up(kernel_name: str, info: dict[str, Any]) -> Kernel:
+    """Take up a kernel of another process the way jupyter_client provides for, and connect to it.
+
+    Args:
+        kernel_name: a kernelspec's name.
+        info: what the other one's provisioner gave (`get_provisioner_info`).
+    """
+    manager = AsyncKernelManager(kernel_name=kernel_name)
+    provisioner = KernelProvisionerFactory.instance().create_provisioner_instance(
+        info["kernel_id"], manager.kernel_spec, parent=manager
+    )
+    await provisioner.load_provisioner_info(info)
+    manager.provisioner = provisioner
+    manager.load_connection_info(provisioner.connection_info)
+    kernel = Kernel(manager, manager.client())
+    await kernel.open()
+    return kernel
 
 
 async def eventually(condition: Callable[[], object], seconds: float = PATIENCE, what: str = "") -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -43,6 +44,7 @@ class NotebookServer:
     def __init__(self, root: Path, *options: str) -> None:
         self.root = root
         _write_config()
+        self._keyboard, terminal = os.openpty()
         self._log = (root.parent / "server.log").open("w+")
         self._process = subprocess.Popen(
             [
@@ -50,11 +52,12 @@ class NotebookServer:
                 *(f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={root}"),
                 *("--AsyncIOLoopKernelRestarter.time_to_dead=0.3", *options),
             ],
-            stdin=subprocess.DEVNULL,
+            stdin=terminal,  # without one, SIGINT would not be Ctrl-C to it
             stdout=self._log,
             stderr=self._log,
             cwd=root,
         )
+        os.close(terminal)
         about = Path(jupyter_runtime_dir()) / f"jpserver-{self._process.pid}.json"
         try:
             wait_until(
@@ -111,15 +114,19 @@ class NotebookServer:
         )
         return Channels(sock)
 
-    def stop(self) -> None:
-        """Stop it as Ctrl-C twice, or a service manager, does."""
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Stop it: with SIGTERM as a service manager does, or with SIGINT and "y" as a person does."""
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGTERM)
+            self._process.send_signal(number)
             try:
+                if number == signal.SIGINT:
+                    os.write(self._keyboard, b"y\n")
                 self._process.wait(PATIENCE)
             finally:
                 self.kill()
-        self._log.close()
+        if not self._log.closed:
+            self._log.close()
+            os.close(self._keyboard)
 
     def kill(self) -> None:
         """Kill it."""

@@ -16,10 +16,9 @@ from typing import Any
 import pytest
 from faces import Embedded, Host
 from jupyter_client.blocking.client import BlockingKernelClient
-from jupyter_client.manager import AsyncKernelManager, KernelManager, start_new_kernel
+from jupyter_client.manager import KernelManager, start_new_kernel
 from jupyter_client.multikernelmanager import AsyncMultiKernelManager
-from jupyter_client.provisioning import KernelProvisionerFactory
-from kernels import PATIENCE, Kernel, add_kernelspec, started
+from kernels import PATIENCE, Kernel, add_kernelspec, started, taken_up
 from leaks import settled
 from procs import alive, wait_until
 
@@ -169,20 +168,6 @@ def run_script(text: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", text, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-
-
-async def taken_up(kernel_name: str, info: dict[str, Any]) -> Kernel:
-    """Take up a kernel of another process the way jupyter_client provides for, and connect to it."""
-    manager = AsyncKernelManager(kernel_name=kernel_name)
-    provisioner = KernelProvisionerFactory.instance().create_provisioner_instance(
-        info["kernel_id"], manager.kernel_spec, parent=manager
-    )
-    await provisioner.load_provisioner_info(info)
-    manager.provisioner = provisioner
-    manager.load_connection_info(provisioner.connection_info)
-    kernel = Kernel(manager, manager.client())
-    await kernel.open()
-    return kernel
 
 
 class TestTakingOver:

@@ -10,32 +10,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faces import Embedded, Host
-from jupyter_client.ioloop.manager import AsyncIOLoopKernelManager
-from jupyter_client.manager import AsyncKernelManager
-from kernels import Cell, Kernel, eventually, started
-from procs import Process, alive
-from traitlets.config import Config
-
-RESTARTER = Config({"AsyncIOLoopKernelRestarter": {"time_to_dead": 0.2, "random_ports_until_alive": False}})
-
-
-def make_with_restarter(**options: Any) -> AsyncKernelManager:
-    """Make the manager that Jupyter Server uses, with a restarter that looks often."""
-    return AsyncIOLoopKernelManager(config=RESTARTER, **options)
+from faces import Embedded, Host, keeper_of
+from kernels import Cell, Kernel, eventually, make_with_restarter, started
+from procs import alive
 
 
 def kill(host: Host, pid: int) -> None:
     """Kill a process of the host, as the account."""
     assert host.run(["kill", "-KILL", str(pid)]).returncode == 0
-
-
-def keeper_of(host: Host) -> Process:
-    """Return the only keeper on a host: what has a kernel for a child."""
-    there = host.processes()
-    (kernel,) = [process for process in there if any(word.endswith("/launcher.py") for word in process.argv)]
-    (keeper,) = [process for process in there if process.pid == kernel.ppid]
-    return keeper
 
 
 def assert_told(cell: Cell, how: str, host: Host) -> None:

@@ -1,0 +1,282 @@
+"""A Jupyter Server goes away, politely or not, and the next one finds the notebook's kernel - or a fresh one."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from faces import Embedded, Host
+from kernels import add_kernelspec
+from leaks import settled
+from notebook_server import Answer, Channels, NotebookServer
+from procs import alive, wait_until
+
+from albedo_provisioner.kernels.records import LIVE, KernelRecords
+
+if TYPE_CHECKING:
+    from conftest import Workspace
+
+
+class Servers:
+    """Jupyter Servers of one user, one after the other or side by side, with the same notebooks."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._root = workspace.root / "notebooks"
+        self._root.mkdir()
+        self.running: list[NotebookServer] = []
+
+    def start(self) -> NotebookServer:
+        """Start one more."""
+        self.running.append(NotebookServer(self._root))
+        return self.running[-1]
+
+
+@pytest.fixture
+def servers(workspace: Workspace) -> Iterator[Servers]:
+    """Start Jupyter Servers; those that still run are stopped at the end."""
+    servers = Servers(workspace)
+    yield servers
+    for server in servers.running:
+        server.stop()
+
+
+@contextmanager
+def opened(
+    server: NotebookServer, kernelspec: str, notebook: str = "a.ipynb"
+) -> Iterator[tuple[dict[str, Any], Channels]]:
+    """Open a notebook as JupyterLab does: its session, and its kernel's websocket."""
+    answer = server.start(kernelspec, notebook)
+    assert answer.status == 201, answer
+    channels = server.open(answer.content["kernel"]["id"])
+    try:
+        yield answer.content, channels
+    finally:
+        channels.close()
+
+
+def pid_in(channels: Channels) -> int:
+    """Return the kernel's pid, as the kernel says."""
+    return int(channels.run("import os\nprint(os.getpid())"))
+
+
+def said(channels: Channels, code: str) -> tuple[str, str]:
+    """Run code and return what it printed on each of its outputs."""
+    cell = channels.begin(code)
+    assert channels.finish(cell)["status"] == "ok"
+    return channels.text(cell), channels.text(cell, "stderr")
+
+
+def start_kept(server: NotebookServer, kernelspec: str) -> int:
+    """Open the notebook, set x, and return the kernel's pid."""
+    with opened(server, kernelspec) as (_, channels):
+        channels.run("x = 41")
+        return pid_in(channels)
+
+
+def find_again(server: NotebookServer, kernelspec: str, pid: int) -> dict[str, Any]:
+    """Open the notebook and return its session; its kernel is the one that it had, and the user is told."""
+    with opened(server, kernelspec) as (session, channels):
+        printed, told = said(channels, "import os\nprint(x, os.getpid())")
+        assert printed == f"41 {pid}\n"
+        assert "goes on with the kernel that ran for it" in told
+        assert said(channels, "print(x)") == ("41\n", ""), "it is told once"
+        return session
+
+
+def end(server: NotebookServer, session: dict[str, Any]) -> None:
+    """Shut a notebook's kernel down, as a user does."""
+    assert server.ask("DELETE", f"api/sessions/{session['id']}").status == 204
+
+
+class TestKilled:
+    """The server gets no chance to do anything."""
+
+    def test_the_next_server_finds_the_notebooks_kernel_and_restart_gives_a_fresh_one(
+        self, servers: Servers, remote_host: Host
+    ) -> None:
+        """L3."""
+        kernelspec = add_kernelspec(remote_host.location())
+        first = servers.start()
+        pid = start_kept(first, kernelspec)
+        first.kill()
+        second = servers.start()
+        session = find_again(second, kernelspec, pid)
+        kernel_id = session["kernel"]["id"]
+
+        with opened(second, kernelspec, "another.ipynb") as (other, channels):
+            assert said(channels, "print('x' in globals())") == ("False\n", "")
+        end(second, other)
+
+        assert second.ask("POST", f"api/kernels/{kernel_id}/restart").status == 200
+        channels = second.open(kernel_id)
+        assert said(channels, "print('x' in globals())") == ("False\n", "")
+        assert pid_in(channels) != pid
+        channels.close()
+        end(second, session)
+        assert settled(remote_host.leftovers) == []
+        assert KernelRecords().all() == []
+
+    def test_changing_the_kernel_gives_a_fresh_one_and_ends_the_old(
+        self, servers: Servers, embedded_host: Embedded
+    ) -> None:
+        """L3."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        first = servers.start()
+        pid = start_kept(first, kernelspec)
+        first.kill()
+        second = servers.start()
+        session = find_again(second, kernelspec, pid)
+        content = {"kernel": {"name": kernelspec, "id": None}}
+        changed = second.ask("PATCH", f"api/sessions/{session['id']}", content)
+        assert changed.status == 200, changed
+        channels = second.open(changed.content["kernel"]["id"])
+        assert said(channels, "print('x' in globals())") == ("False\n", "")
+        channels.close()
+        wait_until(lambda: not alive(pid), 20, "the old kernel has ended")
+        end(second, session)
+        assert settled(embedded_host.leftovers) == []
+
+    def test_a_host_that_comes_back_some_seconds_after_the_server_makes_no_difference(
+        self, servers: Servers, remote_host: Host
+    ) -> None:
+        """L4."""
+        kernelspec = add_kernelspec(remote_host.location())
+        first = servers.start()
+        pid = start_kept(first, kernelspec)
+        remote_host.down()
+        first.kill()
+        second = servers.start()
+        with ThreadPoolExecutor() as threads:
+            opening = threads.submit(find_again, second, kernelspec, pid)
+            wait_until(lambda: ": connecting" in second.log() or opening.done(), 30, "the server tries")
+            time.sleep(4)  # the scenario is about this very time
+            assert not opening.done()
+            remote_host.up()
+            session = opening.result()
+        end(second, session)
+        assert settled(remote_host.leftovers) == []
+
+    def test_a_host_that_stays_away_is_told_and_the_kernel_is_found_by_a_later_attempt(
+        self, servers: Servers, embedded_host: Embedded
+    ) -> None:
+        """L4: an attempt that failed must not cost the notebook its kernel."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        first = servers.start()
+        pid = start_kept(first, kernelspec)
+        embedded_host.down()
+        first.kill()
+        second = servers.start()
+        answer = second.start(kernelspec)
+        assert answer.status == 500
+        assert str(embedded_host.alias) in answer.content["message"]
+        assert "refused" in answer.content["message"]
+        embedded_host.up()
+        end(second, find_again(second, kernelspec, pid))
+        assert settled(embedded_host.leftovers) == []
+
+    def test_a_kernel_that_has_ended_meanwhile_is_not_passed_off_as_the_new_one(
+        self, servers: Servers, embedded_host: Embedded
+    ) -> None:
+        """L3, K5."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        first = servers.start()
+        start_kept(first, kernelspec)
+        first.kill()
+        embedded_host.clear()
+        second = servers.start()
+        with opened(second, kernelspec) as (session, channels):
+            printed, told = said(channels, "print('x' in globals())")
+            assert printed == "False\n"
+            assert "This is a new kernel: the one that ran for this notebook since" in told
+            assert "has this kernel no more" in told
+        end(second, session)
+
+    def test_of_two_servers_that_open_the_notebook_at_once_one_gets_its_kernel(
+        self, servers: Servers, embedded_host: Embedded
+    ) -> None:
+        """L3: the other gets a fresh one."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        first = servers.start()
+        pid = start_kept(first, kernelspec)
+        first.kill()
+        pair = [servers.start(), servers.start()]
+        with ThreadPoolExecutor() as threads:
+            answers: list[Answer] = list(threads.map(lambda server: server.start(kernelspec), pair))
+        pids = []
+        for server, answer in zip(pair, answers, strict=True):
+            assert answer.status == 201, answer
+            channels = server.open(answer.content["kernel"]["id"])
+            pids.append(pid_in(channels))
+            channels.close()
+        assert pids.count(pid) == 1
+        for server, answer in zip(pair, answers, strict=True):
+            end(server, answer.content)
+        assert settled(embedded_host.leftovers) == []
+
+
+class TestStopped:
+    """The server is told to end, and ends as it likes."""
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_a_kernel_that_is_to_be_kept_is_found_by_the_next_server(
+        self, servers: Servers, embedded_host: Embedded, number: signal.Signals
+    ) -> None:
+        """L3, with `on_server_exit`: "keep"; a cell that runs is not broken off."""
+        kernelspec = add_kernelspec(embedded_host.location(), {"on_server_exit": "keep"})
+        first = servers.start()
+        with opened(first, kernelspec) as (_, channels):
+            channels.run("x = 41")
+            pid = pid_in(channels)
+            cell = channels.begin(
+                "print('begun', flush=True)\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nx = 42"
+            )
+            channels.until(lambda: channels.text(cell))
+            first.stop(number)
+        assert alive(pid)
+        (record,) = KernelRecords().all()
+        assert record.state == LIVE
+        embedded_host.write("go", "")
+        second = servers.start()
+        with opened(second, kernelspec) as (session, channels):
+            printed, told = said(channels, "print(x)")
+            assert printed == "42\n"
+            assert "goes on with the kernel" in told
+            assert pid_in(channels) == pid
+        # A user's own "Shut Down Kernel" is meant.
+        end(second, session)
+        assert settled(embedded_host.leftovers) == []
+        assert not alive(pid)
+
+    def test_one_whose_host_is_out_of_reach_at_that_moment_is_kept_too(
+        self, servers: Servers, embedded_host: Embedded
+    ) -> None:
+        """L4, with `on_server_exit`: "keep"."""
+        kernelspec = add_kernelspec(embedded_host.location(), {"on_server_exit": "keep"})
+        first = servers.start()
+        pid = start_kept(first, kernelspec)
+        embedded_host.down()
+        wait_until(lambda: "reattaching" in first.log(), 20, "the server has noticed")
+        first.stop()
+        (record,) = KernelRecords().all()
+        assert record.state == LIVE
+        embedded_host.up()
+        second = servers.start()
+        session = find_again(second, kernelspec, pid)
+        assert second.ask("DELETE", f"api/kernels/{session['kernel']['id']}").status == 204
+        assert settled(embedded_host.leftovers) == []
+        assert not alive(pid)
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_without_that_nothing_is_left(self, servers: Servers, remote_host: Host, number: signal.Signals) -> None:
+        """K6, K8: `on_server_exit` is "end" unless it is set."""
+        first = servers.start()
+        pid = start_kept(first, add_kernelspec(remote_host.location()))
+        first.stop(number)
+        assert settled(remote_host.leftovers) == []
+        assert not alive(pid)
+        assert KernelRecords().all() == []
