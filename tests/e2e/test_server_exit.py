@@ -35,6 +35,13 @@ class Servers:
         self.running.append(NotebookServer(self._root))
         return self.running[-1]
 
+    def crash(self, kernelspec: str) -> int:
+        """Open the notebook in a server, set x to 41, and kill the server; return the kernel's pid."""
+        server = self.start()
+        pid = start_kept(server, kernelspec)
+        server.kill()
+        return pid
+
 
 @pytest.fixture
 def servers(workspace: Workspace) -> Iterator[Servers]:
@@ -101,9 +108,7 @@ class TestKilled:
     ) -> None:
         """L3."""
         kernelspec = add_kernelspec(remote_host.location())
-        first = servers.start()
-        pid = start_kept(first, kernelspec)
-        first.kill()
+        pid = servers.crash(kernelspec)
         second = servers.start()
         session = find_again(second, kernelspec, pid)
         kernel_id = session["kernel"]["id"]
@@ -126,9 +131,7 @@ class TestKilled:
     ) -> None:
         """L3."""
         kernelspec = add_kernelspec(embedded_host.location())
-        first = servers.start()
-        pid = start_kept(first, kernelspec)
-        first.kill()
+        pid = servers.crash(kernelspec)
         second = servers.start()
         session = find_again(second, kernelspec, pid)
         content = {"kernel": {"name": kernelspec, "id": None}}
@@ -146,10 +149,8 @@ class TestKilled:
     ) -> None:
         """L4."""
         kernelspec = add_kernelspec(remote_host.location())
-        first = servers.start()
-        pid = start_kept(first, kernelspec)
+        pid = servers.crash(kernelspec)
         remote_host.down()
-        first.kill()
         second = servers.start()
         with ThreadPoolExecutor() as threads:
             opening = threads.submit(find_again, second, kernelspec, pid)
@@ -166,10 +167,8 @@ class TestKilled:
     ) -> None:
         """L4: an attempt that failed must not cost the notebook its kernel."""
         kernelspec = add_kernelspec(embedded_host.location())
-        first = servers.start()
-        pid = start_kept(first, kernelspec)
+        pid = servers.crash(kernelspec)
         embedded_host.down()
-        first.kill()
         second = servers.start()
         answer = second.start(kernelspec)
         assert answer.status == 500
@@ -184,9 +183,7 @@ class TestKilled:
     ) -> None:
         """L3, K5."""
         kernelspec = add_kernelspec(embedded_host.location())
-        first = servers.start()
-        start_kept(first, kernelspec)
-        first.kill()
+        servers.crash(kernelspec)
         embedded_host.clear()
         second = servers.start()
         with opened(second, kernelspec) as (session, channels):
@@ -201,9 +198,7 @@ class TestKilled:
     ) -> None:
         """L3: the other gets a fresh one."""
         kernelspec = add_kernelspec(embedded_host.location())
-        first = servers.start()
-        pid = start_kept(first, kernelspec)
-        first.kill()
+        pid = servers.crash(kernelspec)
         pair = [servers.start(), servers.start()]
         with ThreadPoolExecutor() as threads:
             answers: list[Answer] = list(threads.map(lambda server: server.start(kernelspec), pair))
