@@ -239,6 +239,8 @@ class KernelLink:
 
     async def _connect(self, request: dict[str, Any]) -> None:
         """Make one connection and see the keeper's greeting on it."""
+        if self._ended:  # taken over by another while it was being made
+            raise AlbedoError(self.away or "The link has ended.")
         self._link.begin({"client": self._client})
         hello = join(self._link.outgoing())
         self._link.written(len(hello))
