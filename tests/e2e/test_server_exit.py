@@ -21,6 +21,8 @@ from albedo_provisioner.kernels.records import LIVE, KernelRecords
 if TYPE_CHECKING:
     from conftest import Workspace
 
+pytestmark = pytest.mark.timeout(300)  # two or three servers, one after the other, each of which takes its time
+
 
 class Servers:
     """Jupyter Servers of one user, one after the other or side by side, with the same notebooks."""
