@@ -31,7 +31,7 @@ word = sys.stdin.readline().strip()
 CLAIM = (
     PREPARED
     + """
-found = KernelRecords().claim(here, "/nb/a.ipynb")
+found = KernelRecords().claim(here, "/nb/a.ipynb", None)
 print(found.kernel_id if found else "none", flush=True)
 sys.stdin.readline()
 """
@@ -94,9 +94,9 @@ def test_a_kernel_is_claimed_by_one_process_alone() -> None:
     KernelRecords().put(record())
     several = AtOnce(CLAIM, ["go"] * 6)
     assert sorted(several.answers) == ["none"] * 5 + ["one"]
-    assert KernelRecords().claim(HERE, NOTEBOOK) is None
+    assert KernelRecords().claim(HERE, NOTEBOOK, None) is None
     several.end()
-    found = KernelRecords().claim(HERE, NOTEBOOK)
+    found = KernelRecords().claim(HERE, NOTEBOOK, None)
     assert found is not None
     assert found.kernel_id == "one"
 
@@ -113,11 +113,11 @@ def test_two_kernels_go_to_two_processes() -> None:
 def test_a_claim_that_could_not_be_used_is_given_back() -> None:
     """L4."""
     KernelRecords().put(record())
-    claimed = KernelRecords().claim(HERE, NOTEBOOK)
+    claimed = KernelRecords().claim(HERE, NOTEBOOK, None)
     assert claimed is not None
-    assert KernelRecords().claim(HERE, NOTEBOOK) is None
+    assert KernelRecords().claim(HERE, NOTEBOOK, None) is None
     KernelRecords().give_back(claimed)
-    assert KernelRecords().claim(HERE, NOTEBOOK) == claimed
+    assert KernelRecords().claim(HERE, NOTEBOOK, None) == claimed
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_what_is_not_there_to_be_had_is_not_claimed(changes: dict[str, object]) 
     """L3."""
     KernelRecords().put(record(**changes))  # type: ignore[arg-type]
     before = KernelRecords().all()
-    assert KernelRecords().claim(HERE, NOTEBOOK) is None
+    assert KernelRecords().claim(HERE, NOTEBOOK, None) is None
     assert KernelRecords().all() == before
 
 
