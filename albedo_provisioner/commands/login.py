@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,9 @@ _ALIVE_EVERY, _ALIVE_COUNT = 15, 3
 
 _BATCH_TIMEOUT = 20
 """Seconds for an ssh that asks nothing: connecting, signing in, running a command that does nothing."""
+
+_MASTER_TIMEOUT = 5
+"""Seconds for the same over a connection that is there already."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -87,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sign_in(ssh: _Ssh, resolved: Resolved) -> str:
     """Have ssh ask, and leave a connection; return its control path."""
-    from ..hosts.control_paths import make_our_directory, socket_identity
+    from ..hosts.control_paths import make_our_directory
     from ..hosts.openssh import control_path_option
 
     path, options = resolved.control_path, []
@@ -105,11 +109,13 @@ def _sign_in(ssh: _Ssh, resolved: Resolved) -> str:
     if not 0 < int(resolved.get("serveraliveinterval") or 0) <= _ALIVE_EVERY:
         options += ["-o", f"ServerAliveInterval={_ALIVE_EVERY}", "-o", f"ServerAliveCountMax={_ALIVE_COUNT}"]
     options += ["-o", "BatchMode=no", "-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no"]
-    status = ssh.run("-M", "-N", "-f", "-T", *control_path_option(path), *options).returncode
+    # Not -M: that leaves a dead socket in its place, and ssh in the background without one.
+    options += ["-o", "ControlMaster=auto"]
+    status = ssh.run("-N", "-f", "-T", *control_path_option(path), *options).returncode
     if status != 0:
         raise AlbedoError(f"The sign-in to {ssh.host} failed; what ssh said is above.")
-    if socket_identity(path) is None:
-        raise AlbedoError(f"The sign-in to {ssh.host} succeeded, but ssh left no connection at {path}.")
+    if not ssh.serves(path):
+        raise AlbedoError(f"The sign-in to {ssh.host} succeeded, but ssh left no connection that works at {path}.")
     return path
 
 
@@ -140,10 +146,17 @@ class _Ssh:
         self._host_arguments = ssh_arguments(host)
 
     def run(self, *options: str) -> subprocess.CompletedProcess[bytes]:
-        """Run ssh in the terminal."""
-        return subprocess.run([self._program, *options, *self._host_arguments], check=False)
+        """Run ssh in the terminal; what it leaves in the background outlives the terminal."""
+        # ssh itself leaves the terminal's session, but what it runs for a jump host or proxy command does not.
+        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        try:
+            return subprocess.run([self._program, *options, *self._host_arguments], check=False)
+        finally:
+            signal.signal(signal.SIGHUP, before)
 
-    def quietly(self, *options: str, command: str | None = None) -> subprocess.CompletedProcess[str] | None:
+    def quietly(
+        self, *options: str, command: str | None = None, timeout: float = _BATCH_TIMEOUT
+    ) -> subprocess.CompletedProcess[str] | None:
         """Run ssh without asking anything; None when it took too long."""
         argv = [self._program, "-T", "-o", "BatchMode=yes", *options, *self._host_arguments]
         try:
@@ -153,7 +166,7 @@ class _Ssh:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                timeout=_BATCH_TIMEOUT,
+                timeout=timeout,
                 start_new_session=True,
                 env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
                 check=False,
@@ -174,14 +187,15 @@ class _Ssh:
         """Whether a master runs commands, or would if it had room."""
         from ..hosts.openssh import PLAIN, control_path_option
 
-        told = self.quietly(*control_path_option(path), *PLAIN, "-o", "ProxyCommand=false", command="true")
+        options = [*control_path_option(path), *PLAIN, "-o", "ProxyCommand=false"]
+        told = self.quietly(*options, command="true", timeout=_MASTER_TIMEOUT)
         return told is not None and (told.returncode != 255 or "session request failed" in told.stderr)
 
     def control(self, path: str, what: str) -> bool:
         """Tell a master something; whether it was there to hear it."""
         from ..hosts.openssh import control_path_option
 
-        told = self.quietly(*control_path_option(path), "-O", what)
+        told = self.quietly(*control_path_option(path), "-O", what, timeout=_MASTER_TIMEOUT)
         return told is not None and told.returncode == 0
 
     def digest(self) -> str:

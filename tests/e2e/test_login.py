@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -199,6 +202,41 @@ def test_without_a_terminal_it_says_that_it_needs_one(no_key: Real) -> None:
     )
     assert told.returncode == 1
     assert "this is no terminal" in told.stderr
+
+
+def test_a_connection_that_does_not_answer_any_more_is_replaced(no_key: Real, workspace: Workspace) -> None:
+    log_in(no_key.alias, ("password:", PASSWORD))
+    no_key.freeze()
+    assert "Signed in" in log_in(no_key.alias, ("password:", PASSWORD))
+    assert whoami_elsewhere(no_key.alias) == no_key.account.name
+    assert len(sockets(workspace)) == 1
+
+
+def test_a_socket_that_a_killed_connection_left_behind_is_replaced(no_key: Real, workspace: Workspace) -> None:
+    log_in(no_key.alias, ("password:", PASSWORD))
+    (path,) = sockets(workspace)
+    found = ssh("-S", str(path), "-O", "check", str(no_key.alias)).stderr
+    os.kill(int(re.findall(r"pid=(\d+)", found)[0]), signal.SIGKILL)
+    wait_until(lambda: not no_key.connected(), what="it is dead")
+    assert path.exists()
+    assert "Signed in" in log_in(no_key.alias, ("password:", PASSWORD))
+    assert whoami_elsewhere(no_key.alias) == no_key.account.name
+
+
+def test_a_jump_host_s_question_is_asked_as_well_and_nobody_has_to_sign_in_there(
+    no_key: Real, door: Door, workspace: Workspace
+) -> None:
+    """The jump host wants a password, and so does the host behind it."""
+    no_key.server.restart(PasswordAuthentication="yes", PubkeyAuthentication="no", AllowTcpForwarding="yes")
+    door.write("bastion")
+    door.write("gpu", ProxyJump="bastion")
+    state = Hosts().probe("gpu")
+    assert "jupyter albedo login gpu`" in state.advice
+    shown = log_in("gpu", ("password:", PASSWORD), ("password:", PASSWORD))
+    assert "Signed in to gpu" in shown
+    assert whoami_elsewhere("gpu") == door.host.account.name
+    assert "Signed out" in log_out("gpu")
+    wait_until(lambda: not no_key.connected(), what="no connection is left")
 
 
 def test_who_asks_what_a_host_is_learns_how_to_sign_in(no_key: Real, workspace: Workspace) -> None:
