@@ -15,7 +15,7 @@ import struct
 from typing import Any
 
 from . import rundir
-from .entry import fail, folder, sweep_up
+from .entry import fail, folder, must_be_here, sweep_up
 from .spawn import boot_id, last_words, recorded_process
 
 _NO_KEEPER = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
@@ -24,6 +24,7 @@ _NO_KEEPER = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
 def start(request: dict[str, Any]) -> None:
     """Make a keeper with its kernel, and become a bridge to it."""
     folder(request["kernel"]["cwd"])
+    must_be_here(request)
     kernel_id = request["kernel_id"]
     try:
         if rundir.keeper_lives(kernel_id):
@@ -43,6 +44,7 @@ def attach(request: dict[str, Any]) -> None:
 
     Where the keeper was killed and its kernel runs on, a new keeper adopts the kernel first.
     """
+    must_be_here(request)
     path = rundir.path_of(request["kernel_id"])
     try:
         os.chdir(path)

@@ -62,6 +62,18 @@ def folder(text: str) -> str:
     return path
 
 
+def must_be_here(request: dict[str, Any]) -> None:
+    """Fail if the kernel that a request is about runs on another machine: one name may stand for several, which may
+    share a home. What runs there cannot be seen from here, and must not be taken for dead.
+    """
+    here = os.uname().nodename
+    path = rundir.path_of(request["kernel_id"])
+    record = rundir.read_record(path)
+    node = (record or {}).get("node") or (None if os.path.lexists(path) else request.get("node"))
+    if node and node != here:
+        fail("elsewhere", node=node, here=here, path=path)
+
+
 def missing(names: list[str]) -> list[str]:
     """Return which of these packages this interpreter lacks, although those that were put here for it are added where
     it has not got all itself. The interpreter was started without its site directories, to be quick; they are added
@@ -154,6 +166,7 @@ def end(request: dict[str, Any]) -> None:
     """End a kernel and its keeper, and answer with what is left: with a keeper by its hand, else without one."""
     from . import processes
 
+    must_be_here(request)
     kernel_id = request["kernel_id"]
     path = rundir.path_of(kernel_id)
     keeper = (rundir.read_record(path) or {}).get("keeper")

@@ -125,7 +125,11 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
                 async with visiting(kernel.host, kernel.kernel_id, kernel.python) as (link, _):
                     report = (await link.call("finish", term_grace=2.0))["report"]
             except KernelGoneError:
-                request = {"do": "end", "kernel_id": kernel.kernel_id}
+                request = {
+                    "do": "end",
+                    "kernel_id": kernel.kernel_id,
+                    "node": KernelRecords().node(kernel.kernel_id),
+                }
                 report = (await ask(kernel.host, request, kernel.python))["ended"]
     except TimeoutError:
         raise UnreachableError(

@@ -150,7 +150,7 @@ async def _ask_host(host: str | None, known: _Host, deadline: float) -> HostAnsw
             for entry in answer["kernels"]
         )
     )
-    kernels = [*found, *(_not_there(record) for record in records.values())]
+    kernels = [*found, *(_not_there(record, str(answer.get("node"))) for record in records.values())]
     return HostAnswer(host, await _see_to_endings(host, kernels, deadline))
 
 
@@ -214,9 +214,12 @@ async def _found(
     return replace(kernel, state="busy" if facts["busy"] else "idle", note=note)
 
 
-def _not_there(record: KernelRecord) -> FoundKernel:
-    """Return a kernel on record that its host, which has answered, does not have."""
+def _not_there(record: KernelRecord, node: str) -> FoundKernel:
+    """Return a kernel on record that its host, of which the machine `node` has answered, does not have."""
     kernel = of_record(record)
+    runs_on = KernelRecords().node(record.kernel_id)
+    if runs_on not in ("", node):
+        return replace(kernel, state=ENDING if record.state == ENDING else "unknown", note=f"it runs on {runs_on}")
     if record.state == ENDING:
         return replace(kernel, state=ENDING)
     if not record.orphaned:

@@ -132,6 +132,8 @@ async def ask(
             activity.enter(visit.host, visit, "asking" if parcel is None else "staging")
             limit.reschedule(asyncio.get_running_loop().time() + ANSWER_TIMEOUT)
             report = await answer
+        if report.get("error") == "elsewhere":
+            visit.retire()  # the next connection may lead to the right machine
     except TimeoutError:
         if parcel is not None:
             visit.suspect()  # the host was answering until then

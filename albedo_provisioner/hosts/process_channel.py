@@ -155,6 +155,9 @@ class ProcessChannel:
 
     # -- reading
 
+    def retire(self) -> None:
+        """A command's process is a connection of its own, or the user's master decides; see `Channel.retire`."""
+
     def pause_reading(self) -> None:
         """Stop taking output; the command blocks once its pipe is full."""
         self._reading_paused = True

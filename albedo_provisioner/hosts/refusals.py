@@ -48,6 +48,13 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
         )
     if kind == "exists":
         return KernelExistsError(host, f"A kernel with the id {report['kernel_id']} is already on {host}.")
+    if kind == "elsewhere":
+        return UnreachableError(
+            host,
+            f"{host} led to the machine {report['here']} this time, and the kernel runs on {report['node']}. (If that "
+            f"is the same machine with a new name, end the kernel by removing {report['path']} there.)",
+            f"it led to {report['here']}, and the kernel runs on {report['node']}",
+        )
     if kind == "gone":
         return KernelGoneError(
             f"{host} has this kernel no more: neither it nor its keeper is there.",

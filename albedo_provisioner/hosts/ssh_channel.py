@@ -276,6 +276,10 @@ class SSHChannel(asyncssh.SSHClientSession[bytes]):
         """End the channel now; `closed` follows, whether the host answers or not."""
         self._finish(Exit(self._status, self._signal))
 
+    def retire(self) -> None:
+        """Open nothing new on the connection; see `Channel.retire`."""
+        self._connection.retire()
+
     def suspect(self) -> None:
         """Close, and give up the connection: it does not answer; see `Channel.suspect`."""
         self._connection.break_off(f"{self._connection.attempt.host} does not answer any more")

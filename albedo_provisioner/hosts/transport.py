@@ -69,6 +69,9 @@ class Channel(Protocol):
     def close(self) -> None:
         """End the channel now. `closed` follows."""
 
+    def retire(self) -> None:
+        """Open nothing new on this channel's connection, where that can be chosen; what runs on it goes on."""
+
     def suspect(self) -> None:
         """Close, and give up this channel's connection: it does not answer any more (half-open).
 

@@ -130,6 +130,11 @@ class Visit:
         if self.channel is not None:
             self.channel.close()
 
+    def retire(self) -> None:
+        """Use the connection that it runs on for nothing new."""
+        if self.channel is not None:
+            self.channel.retire()
+
     def suspect(self) -> None:
         """End it, and use the connection that it ran on for nothing new."""
         if self.channel is not None:

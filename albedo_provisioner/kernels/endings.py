@@ -37,7 +37,8 @@ async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
     Raises:
         AlbedoError: the host cannot be asked, or it did not end.
     """
-    answer = await ask(request.location.host, {"do": "end", "kernel_id": kernel_id}, request.python)
+    node = KernelRecords().node(kernel_id)
+    answer = await ask(request.location.host, {"do": "end", "kernel_id": kernel_id, "node": node}, request.python)
     return dict(answer["ended"])
 
 

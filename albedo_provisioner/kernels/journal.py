@@ -17,6 +17,7 @@ from ..bundle.wire import IOPUB, Buffer
 from ..errors import AlbedoError, KernelGoneError, LinkAwayError
 from ..hosts.pool import HostPool
 from .link import KernelLink
+from .records import KernelRecords
 
 CALL_TIMEOUT = 60.0
 """Seconds to wait for each of the keeper's answers; they are small, and the link may have to reattach meanwhile."""
@@ -120,7 +121,8 @@ async def visiting(host: str | None, kernel_id: str, python: str | None) -> Asyn
         AlbedoError: the host cannot be asked.
     """
     visitor = _Visitor()
-    link = KernelLink(HostPool.get().transport_for(host), kernel_id, "albedo visitor", python, visitor)
+    node = KernelRecords().node(kernel_id)
+    link = KernelLink(HostPool.get().transport_for(host), kernel_id, "albedo visitor", python, visitor, node)
     try:
         await link.attach()
         yield link, visitor

@@ -94,9 +94,18 @@ class KernelLink:
         client: who we are, for people who look at the keeper, and for those whose kernel we end; this process is added.
         python: the interpreter on the host, see `Visit`.
         owner: who is told.
+        node: the machine that the kernel runs on, where that is known: the host's name may stand for several.
     """
 
-    def __init__(self, transport: Transport, kernel_id: str, client: str, python: str | None, owner: LinkOwner) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        kernel_id: str,
+        client: str,
+        python: str | None,
+        owner: LinkOwner,
+        node: str = "",
+    ) -> None:
         self.kernel_id = kernel_id
         self.away: str | None = None
         """Why there is no connection at the moment, in words; None while there is one."""
@@ -110,7 +119,7 @@ class KernelLink:
         self._owner = owner
         self._link = Link(HOLD)
         self._link_id = uuid.uuid4().hex
-        self._node = ""  # the machine behind the host's name that the kernel runs on
+        self._node = node  # the machine behind the host's name that the kernel runs on
         self._visit: Visit | None = None
         self._greeted: asyncio.Future[None] | None = None
         self._broken = asyncio.Event()
@@ -249,6 +258,7 @@ class KernelLink:
             "kernel_id": self.kernel_id,
             "link": self._link_id,
             "client": self._client,
+            "node": self._node,
             "fresh": self._link.fresh,
             # Our greeting goes along with the request, and not behind it: the bundle may have to go in between.
             "hello": hello.decode("latin-1"),
@@ -304,7 +314,7 @@ class KernelLink:
             else:
                 self._owner.received(event.channel, event.parts)
         elif isinstance(event, Attached):
-            self._node = str(event.hello.get("node") or "")
+            self._node = str(event.hello.get("node") or self._node)
             self._owner.greeted(event.hello)
             if self._greeted is not None and not self._greeted.done():
                 self._greeted.set_result(None)
@@ -336,12 +346,8 @@ class KernelLink:
             self._owner.stepped("staging")
         elif "error" in report and self._greeted is not None and not self._greeted.done():
             error = refused(self._transport.host, report, self._python)
-            if isinstance(error, KernelGoneError) and self._node and error.node != self._node:
-                # A name that stands for several machines: this login landed on one that cannot know the kernel.
-                error = UnreachableError(
-                    self._transport.host,
-                    f"{self._transport.host} led to {error.node} this time, and the kernel runs on {self._node}.",
-                )
+            if report["error"] == "elsewhere":
+                visit.retire()  # the next connection may lead to the right machine
             self._greeted.set_exception(error)
 
     def _take_from_keeper(self, visit: Visit, parts: list[memoryview]) -> None:

@@ -31,7 +31,8 @@ CREATE TABLE IF NOT EXISTS kernels (
     request TEXT NOT NULL,
     owner TEXT NOT NULL,
     started REAL NOT NULL
-) STRICT
+) STRICT;
+CREATE TABLE IF NOT EXISTS nodes (kernel_id TEXT PRIMARY KEY, node TEXT NOT NULL) STRICT;
 """
 
 
@@ -141,6 +142,20 @@ class KernelRecords:
         """Forget a kernel: it is known to be gone."""
         with self._open() as database:
             database.execute("DELETE FROM kernels WHERE kernel_id = ?", (kernel_id,))
+            database.execute("DELETE FROM nodes WHERE kernel_id = ?", (kernel_id,))
+
+    def set_node(self, kernel_id: str, node: str) -> None:
+        """Note on which of the machines behind its host's name a kernel on record runs."""
+        with self._open() as database:
+            database.execute(
+                "INSERT OR REPLACE INTO nodes SELECT kernel_id, ? FROM kernels WHERE kernel_id = ?", (node, kernel_id)
+            )
+
+    def node(self, kernel_id: str) -> str:
+        """Return on which machine a kernel runs; an empty text when that was not noted."""
+        with self._open() as database:
+            row = database.execute("SELECT node FROM nodes WHERE kernel_id = ?", (kernel_id,)).fetchone()
+        return "" if row is None else str(row[0])
 
     def get(self, kernel_id: str) -> KernelRecord | None:
         """Return a kernel's record."""

@@ -53,7 +53,7 @@ class RemoteKernel:
     Make one with `start` or `attach`.
     """
 
-    def __init__(self, request: KernelRequest, kernel_id: str, make_front: FrontMaker) -> None:
+    def __init__(self, request: KernelRequest, kernel_id: str, make_front: FrontMaker, node: str = "") -> None:
         self.request = request
         self.kernel_id = kernel_id
         self.step = ""
@@ -71,6 +71,7 @@ class RemoteKernel:
         self.folder = request.location.path
         """The kernel's folder, an absolute path on its host once that has been asked."""
         self.keeper: str | None = None
+        self._node = node  # the machine behind the host's name that it runs on
         self._boot_id = ""  # of the host's run in which the kernel was started
         self._words = ""  # what the kernel printed at its end
         self._finishing: asyncio.Task[dict[str, Any]] | None = None
@@ -90,7 +91,7 @@ class RemoteKernel:
         )
 
     def _new_link(self) -> KernelLink:
-        return KernelLink(self._transport, self.kernel_id, "albedo", self.request.python, self)
+        return KernelLink(self._transport, self.kernel_id, "albedo", self.request.python, self, self._node)
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -143,7 +144,7 @@ class RemoteKernel:
             KernelGoneError: there is none any more.
             AlbedoError: the host cannot be reached, nor some seconds later.
         """
-        kernel = cls(request, kernel_id, make_front)
+        kernel = cls(request, kernel_id, make_front, KernelRecords().node(kernel_id))
         kernel.on_step = on_step
         try:
             await kernel._attach_patiently()
@@ -431,6 +432,7 @@ class RemoteKernel:
 
     async def _start_over(self) -> None:
         """Have a new keeper made: the host is there without the old one, as after a restart of the host."""
+        self._node = ""  # a name that stands for several machines may lead to another one now
         self._link = self._new_link()
         self._put_record()
         self._set_state("starting")
@@ -514,6 +516,10 @@ class RemoteKernel:
         self.keeper = hello.get("keeper")
         self._boot_id = str(hello.get("boot_id") or "")
         self._set_facts(hello["kernel"])
+        node = str(hello.get("node") or "")
+        if node != self._node and self.request.location.host is not None:
+            self._node = node
+            asyncio.get_running_loop().run_in_executor(None, KernelRecords().set_node, self.kernel_id, node)
 
     def stepped(self, step: str) -> None:
         """Take the link's step; the first connection alone does not make a kernel ready."""
