@@ -5,8 +5,8 @@ How our code gets to run, whatever the account's shell is and whatever its profi
 - The command line is the same constant text for every host and every request; all else goes over standard input.
 - It has the account's own shell, as a login shell, run our interpreter, so that PATH, modules and conda are those of
   a login. That shell gets an empty standard input and has its output sent to standard error: what a profile prints,
-  or tries to read, never touches our stream. (C shells close the descriptors that this takes. They run without, and
-  not as a login shell.)
+  or tries to read, never touches our stream. (C shells close the descriptors that this takes, and cannot be login
+  shells that run a command. They run without, and are told to read `~/.login`.)
 - The interpreter reads `bundle/loader.py` from standard input, and the loader a request. The stream proper begins
   behind a random marker; what comes before it is a profile's after all, and goes to the debug log.
 """
@@ -33,7 +33,7 @@ _COMMAND = (
     "export ALBEDO_RUN ALBEDO_PYTHON ALBEDO_LABEL ALBEDO_SPLIT; "
     'if [ "$ALBEDO_SPLIT" ]; then exec 7<&0 8>&1; '
     'exec "$s" -l -c "exec /bin/sh -c \\"\\$ALBEDO_RUN\\"" </dev/null >&2; '
-    'else exec "$s" -c "exec /bin/sh -c \\"\\$ALBEDO_RUN\\""; fi'
+    'else exec "$s" -c "if ( -r ~/.login ) source ~/.login; exec /bin/sh -c \\"\\$ALBEDO_RUN\\""; fi'
     "'"
 )
 

@@ -19,13 +19,13 @@ HOSTS_LOG = "albedo_provisioner.hosts"
 
 @dataclass(frozen=True)
 class Shell:
-    """A login shell, and the file of its profile; C shells read another one when they run a command."""
+    """A login shell, and a file of its profile."""
 
     path: str
     profile: str
 
     def __str__(self) -> str:
-        return Path(self.path).name
+        return f"{Path(self.path).name}-{self.profile}"
 
 
 SHELLS = [
@@ -36,6 +36,7 @@ SHELLS = [
     Shell("/usr/bin/zsh", ".zprofile"),
     Shell("/usr/bin/fish", ".config/fish/config.fish"),
     Shell("/usr/bin/tcsh", ".cshrc"),
+    Shell("/usr/bin/tcsh", ".login"),
 ]
 
 
@@ -51,7 +52,7 @@ def shell(request: pytest.FixtureRequest, sshd_host: Real) -> Shell:
     if not Path(shell.path).exists():
         pytest.skip(f"{shell.path} is not installed")
     sshd_host.account.set_shell(shell.path)
-    if shell.profile == ".cshrc":
+    if shell.path.endswith("csh"):
         sshd_host.write(".cshrc", f"setenv PATH {sshd_host.python.parent}:$PATH\n")
     return shell
 
@@ -71,7 +72,21 @@ async def test_a_greeting_of_any_shell_reaches_the_debug_log_and_no_stream(
         assert line in greeting(caplog)
 
 
+async def test_a_variable_of_any_shells_profile_reaches_the_kernel(sshd_host: Real, shell: Shell) -> None:
+    setting = "setenv ALBEDO_TEST 41" if shell.path.endswith("csh") else "export ALBEDO_TEST=41"
+    path = sshd_host.home / shell.profile
+    sshd_host.write(shell.profile, f"{path.read_text() if path.exists() else ''}\n{setting}\n")
+    async with started(sshd_host.location()) as kernel:
+        assert await kernel.value("__import__('os').environ['ALBEDO_TEST']") == "'41'"
+
+
 class TestProfiles:
+    async def test_one_that_takes_five_seconds_is_only_slower(self, sshd_host: Real) -> None:
+        profile = sshd_host.home / ".profile"
+        sshd_host.write(".profile", f"{profile.read_text() if profile.exists() else ''}\nsleep 5\n")
+        async with started(sshd_host.location()) as kernel:
+            assert await kernel.value("6 * 7") == "42"
+
     async def test_one_that_prints_later_in_the_background_disturbs_nothing(self, remote_host: Host) -> None:
         """K3."""
         done = remote_host.home / "printed"
