@@ -21,8 +21,8 @@ Sign in to a host that asks for something: a password, a second factor, a passph
 
 Your own ssh asks, in this terminal. The connection then stays open in the background, and kernels go over it, those
 that wait for the host at once: at your own ControlPath if your ssh config has one, else in a private directory. It ends
-by itself when it has not been used for eight hours (or for your own ControlPersist), when the host does not answer for
-45 seconds, and with --logout. A host that needs no sign-in gets none.
+by itself when it has not been used for eight hours (or for your own ControlPersist), when the host has not answered for
+a minute, and with --logout. A host that needs no sign-in gets none.
 """
 
 IDLE_HOURS = 8
