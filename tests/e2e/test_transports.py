@@ -134,7 +134,7 @@ async def test_writing_is_paused_while_the_command_does_not_read_and_nothing_is_
     await told.until(lambda: told.flow == ["pause"])
     channel.write(b"\n")
     channel.write_eof()
-    await told.end()
+    await told.end(60)  # the shell reads the line byte by byte
     assert told.flow == ["pause", "resume"]
 
 
