@@ -278,13 +278,15 @@ class Keeper:
             return
         if do in _ENDINGS:
             self.kernel.end_asked(f"{_ENDINGS[do]} by a client: {client.name}")
+        request["link"] = client.link_id
         try:
             action(request, answer)
         except _MALFORMED as error:
             answer({"error": f"the request to {do} is malformed: {type(error).__name__}: {error}"})
 
     def _do_signal(self, request: dict[str, Any], answer: Answer) -> None:
-        """Signal the kernel's process group, as a terminal would, or its process alone.
+        """Signal the kernel's process group, as a terminal would, or its process alone; or, with `message`, have the
+        kernel asked to interrupt by that one, on its control channel.
 
         With `cell`, the message id of an execute request, only while that one has no reply: what was meant for a cell
         must not hit a later one because the link was away meanwhile. If that one has not come yet, it waits for it.
@@ -300,6 +302,10 @@ class Keeper:
             return self._early.put(str(cell), request, answer)
         if not asked:
             return answer({"skipped": "the cell that it was meant for had ended"})
+        if "message" in request:
+            parts: list[bytes | memoryview] = [str(part).encode("latin-1") for part in request["message"]]
+            self.kernel.ask(request["link"], CONTROL, parts)
+            return answer({})
         # It is our own child and not waited for yet, so the pid cannot have been given to another process.
         try:
             if request.get("group", True):

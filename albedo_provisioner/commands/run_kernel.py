@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.session import Session
+
 from ..bundle import processes
 from ..errors import AlbedoError, ConfigError
 from ..hosts import io_thread
@@ -56,7 +59,8 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("-f", dest="connection_file", required=True, type=Path, metavar="PATH")
     arguments, more = parser.parse_known_args(argv)
     addresses = GivenAddresses(arguments.connection_file)
-    process = KernelProcess(_request(arguments.kernelspec, addresses, more), addresses)
+    request, interrupt_mode = _request(arguments.kernelspec, addresses, more)
+    process = KernelProcess(request, addresses, interrupt_mode)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # Handlers run on this thread while it waits; all work is done on the I/O thread.
         signal.signal(signum, lambda signum, _: io_thread.IOThread.get().call_soon(process.signalled, signum))
@@ -65,19 +69,20 @@ def main(argv: Sequence[str]) -> int:
     return _leave(code)
 
 
-def _request(name: str, addresses: GivenAddresses, arguments: Sequence[str]) -> KernelRequest:
-    from jupyter_client.kernelspec import KernelSpec
-
+def _request(name: str, addresses: GivenAddresses, arguments: Sequence[str]) -> tuple[KernelRequest, str]:
+    """Return what kernel to start, by a kernelspec of ours, and how it wants to be interrupted."""
     spec: Kernelspec | None = next((found for found in find_ours() if found.name == name), None)
     if spec is None:
         raise ConfigError(
             f"There is no kernelspec {name!r} of jupyter albedo any more; `jupyter albedo list` shows those there are."
         )
-    provisioner = AlbedoProvisioner(kernel_spec=KernelSpec.from_resource_dir(str(spec.directory)), **spec.config)
+    kernel_spec = KernelSpec.from_resource_dir(str(spec.directory))
+    provisioner = AlbedoProvisioner(kernel_spec=kernel_spec, **spec.config)
     notebook = addresses.notebook or os.environ.get("JPY_SESSION_NAME", "")
     # Of this process's environment nothing else is known to be meant for the kernel.
     given = {"JPY_SESSION_NAME": notebook.replace("$", "$$")} if notebook else {}
-    return provisioner.make_request(addresses.key, addresses.signature_scheme, given, arguments, name)
+    request = provisioner.make_request(addresses.key, addresses.signature_scheme, given, arguments, name)
+    return request, kernel_spec.interrupt_mode
 
 
 def _leave(code: int) -> int:
@@ -98,11 +103,13 @@ class KernelProcess:
     Args:
         request: what kernel to start.
         addresses: where the client will find it.
+        interrupt_mode: "signal", or "message" for a kernel that has to be asked, also when its client sends a signal.
     """
 
-    def __init__(self, request: KernelRequest, addresses: GivenAddresses) -> None:
+    def __init__(self, request: KernelRequest, addresses: GivenAddresses, interrupt_mode: str) -> None:
         self._request = request
         self._addresses = addresses
+        self._interrupt_mode = interrupt_mode
         self._kernel: RemoteKernel | None = None
         self._unwanted = asyncio.Event()  # set once the kernel's end is wanted
         self._code = 0  # what this process then ends with
@@ -152,7 +159,12 @@ class KernelProcess:
 
     async def _interrupt(self, kernel: RemoteKernel) -> None:
         try:
-            await kernel.signal(signal.SIGINT, SIGNAL_TIMEOUT)
+            if self._interrupt_mode == "message":
+                session = Session(key=self._request.key, signature_scheme=self._request.signature_scheme)
+                message = session.serialize(session.msg("interrupt_request", {}), [b"albedo-interrupt"])
+                await kernel.interrupt_by(message, SIGNAL_TIMEOUT)
+            else:
+                await kernel.signal(signal.SIGINT, SIGNAL_TIMEOUT)
         except AlbedoError as error:
             log.warning("The kernel was not interrupted: %s", error)
 

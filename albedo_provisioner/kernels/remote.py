@@ -8,10 +8,11 @@ import json
 import logging
 import signal
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..bundle.wire import NOTE
+from ..bundle.messages import HEADER, json_part
+from ..bundle.wire import CONTROL, NOTE, Buffer
 from ..errors import (
     AlbedoError,
     HostError,
@@ -85,7 +86,7 @@ class RemoteKernel:
         self._front = make_front(  # it outlives a link
             request.key,
             request.signature_scheme,
-            lambda channel, parts: self._link.send(channel, parts),
+            self._send,
             lambda: self._link.attached,
             lambda yes: self._link.pause(yes),
         )
@@ -360,9 +361,27 @@ class RemoteKernel:
             LinkAwayError: not confirmed in time because the host is out of reach; it stays meant for that cell.
             AlbedoError: it could not be sent.
         """
+        await self._act_on_cell(signum, timeout)
+
+    async def interrupt_by(self, message: Sequence[Buffer], timeout: float | None = None) -> None:
+        """Pass on a request to interrupt, on the control channel, as `signal` passes on an interrupt.
+
+        Raises:
+            AlbedoError: as `signal`.
+        """
+        await self._act_on_cell(signal.SIGINT, timeout, message=[bytes(part).decode("latin-1") for part in message])
+
+    def _send(self, channel: int, parts: Sequence[Buffer]) -> None:
+        """Pass on what a client says. When it is to interrupt, that is for the cell that runs now, and for no other."""
+        if channel == CONTROL and json_part(parts, HEADER).get("msg_type") == "interrupt_request":
+            in_background(self.interrupt_by(parts))
+        else:
+            self._link.send(channel, parts)
+
+    async def _act_on_cell(self, signum: int, timeout: float | None, **more: Any) -> None:
         running = self._front.running if signum == signal.SIGINT else []
         cell = running[0]["msg_id"] if running else None
-        call = self._link.call("signal", timeout, signum=int(signum), cell=cell)
+        call = self._link.call("signal", timeout, signum=int(signum), cell=cell, **more)
         if self._link.attached or signum != signal.SIGINT:
             await call
             return

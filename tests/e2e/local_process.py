@@ -133,11 +133,20 @@ def launched(
         env: variables to add to the process's environment.
         settings: more for the kernelspec.
     """
+    with launched_by_name(add(location, **(settings or {})), file, connect=connect, env=env) as process:
+        yield process
+
+
+@contextmanager
+def launched_by_name(
+    name: str, file: Path | None = None, *, connect: bool = True, env: Mapping[str, str] | None = None
+) -> Iterator[LocalProcess]:
+    """Do what `launched` does with a kernelspec that is there."""
     if file is None:
         file = Path(os.environ["JUPYTER_RUNTIME_DIR"]) / f"kernel-{os.urandom(4).hex()}.json"
         write_connection_file(str(file), key=os.urandom(16).hex().encode())
     process = subprocess.Popen(
-        command(add(location, **(settings or {})), file),
+        command(name, file),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

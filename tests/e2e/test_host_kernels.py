@@ -7,18 +7,37 @@ import filecmp
 import json
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
 from conftest import unavailable
 from crash import crash
+from environments import make_environment
 from faces import Embedded, Host
 from kernels import Cell, Kernel, add_kernelspec, eventually, started, started_by_name
 from leaks import settled
-from local_process import launched
+from local_process import launched, launched_by_name
 
 from albedo_provisioner import cli, kernelspecs
 from albedo_provisioner.errors import KernelStartError
+
+DEAF = """
+import os, signal, sys
+from ipykernel.ipkernel import IPythonKernel as Kernel
+from ipykernel.kernelapp import IPKernelApp
+
+def interrupt(*_):
+    print("asked to interrupt", file=sys.stderr, flush=True)
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGUSR1, interrupt)
+Kernel._send_interrupt_children = lambda self: os.kill(os.getpid(), signal.SIGUSR1)
+IPKernelApp.launch_instance()
+"""
+"""A kernel that says so when it is interrupted by a message, and by that alone."""
+
+ENDLESS = "import time\nwhile True:\n    print('begun', flush=True)\n    time.sleep(0.05)"
 
 R_KERNELSPEC = "/usr/share/jupyter/kernels/ir"
 
@@ -48,6 +67,11 @@ def install(host: Host, name: str, **changes: object) -> Path:
     spec = json.loads((directory / "kernel.json").read_text())
     host.write(directory / "kernel.json", json.dumps({**spec, **changes}))
     return directory
+
+
+def install_asked(host: Host) -> None:
+    argv = ["python", "-c", DEAF, "-f", "{connection_file}"]
+    install(host, "asked", argv=argv, interrupt_mode="message")
 
 
 class TestR:
@@ -111,6 +135,14 @@ class TestR:
         async with started_by_name(spec.name) as kernel:
             assert await shown(kernel, "6 * 7") == ["[1] 42"]
 
+    @pytest.mark.timeout(300)  # pip and a package index are at work
+    async def test_a_host_whose_python_has_not_even_pyzmq_is_given_it(
+        self, embedded_host: Embedded, r_kernel: str
+    ) -> None:
+        python = str(make_environment(embedded_host, "bare", ipykernel=False))
+        async with started(embedded_host.location(), {"kernel": r_kernel, "python": python}) as kernel:
+            assert await shown(kernel, "6 * 7") == ["[1] 42"]
+
 
 class TestPython:
     async def test_a_kernelspec_of_the_account_with_its_variables(self, remote_host: Host) -> None:
@@ -146,8 +178,6 @@ class TestPython:
             assert await kernel.value("__import__('os').environ['COLOUR']") == "'blue'"
 
     async def test_one_by_its_directory_means_the_interpreter_beside_it(self, remote_host: Host) -> None:
-        from environments import make_environment
-
         python = make_environment(remote_host, "tools/env")
         directory = python.parent.parent / "share" / "jupyter" / "kernels" / "mine"
         argv = ["python", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
@@ -181,18 +211,39 @@ class TestPython:
         assert settled(remote_host.leftovers) == []
 
     async def test_one_that_wants_to_be_interrupted_by_message(self, remote_host: Host) -> None:
-        install(remote_host, "asked", interrupt_mode="message")
+        """L7: by message it is the same, also while the host is away."""
+        install_asked(remote_host)
         assert cli.main(["add", remote_host.location(), "--kernel", "asked"]) == 0
         (spec,) = kernelspecs.find_ours()
         async with started_by_name(spec.name) as kernel:
             assert kernel.manager.kernel_spec is not None
             assert kernel.manager.kernel_spec.interrupt_mode == "message"
-            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            cell = kernel.begin(ENDLESS)
             await cell.until(lambda: cell.stdout)
             await kernel.manager.interrupt_kernel()
+            assert "asked to interrupt" in (await cell.done()).stderr
+            cell = kernel.begin(ENDLESS)
+            await cell.until(lambda: cell.stdout)
+            remote_host.down()
+            await eventually(lambda: kernel.status["away"] is not None)
+            await kernel.manager.interrupt_kernel()
+            await cell.until(lambda: "out of reach" in cell.stderr)
+            remote_host.up()
             await cell.done()
-            assert cell.reply is not None
-            assert cell.reply["ename"] == "KeyboardInterrupt"
+            assert "asked to interrupt" in cell.stderr
+            later = await kernel.run("import time; time.sleep(0.5); print('whole')")
+            assert (later.stdout, later.stderr) == ("whole\n", "")
+
+    def test_a_signal_becomes_a_message_where_provisioners_are_ignored(self, embedded_host: Embedded) -> None:
+        install_asked(embedded_host)
+        assert cli.main(["add", embedded_host.location(), "--kernel", "asked", "--name", "asked-there"]) == 0
+        with launched_by_name("asked-there") as kernel:
+            request = kernel.begin(ENDLESS)
+            kernel.process.send_signal(signal.SIGINT)
+            texts = [str(each["content"].get("text")) for each in kernel.outputs(request)]
+            assert "asked to interrupt" in "".join(texts)
+            kernel.client.shutdown()
+            assert kernel.ended()[0] == 0
 
     async def test_a_notebook_finds_no_kernel_again_of_another_kernelspec(self, embedded_host: Embedded) -> None:
         """L3: what is found again is what was asked for."""
