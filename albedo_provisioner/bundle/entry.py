@@ -31,8 +31,16 @@ def main(request: dict[str, Any]) -> None:
         "end": end,
         "stage": stage,
         "survey": survey,
+        "run": run_once,
     }
     actions[request["do"]](request)
+
+
+def run_once(request: dict[str, Any]) -> None:
+    """Run code without a kernel."""
+    from . import oneshot
+
+    oneshot.run(request)
 
 
 def report(**content: Any) -> None:

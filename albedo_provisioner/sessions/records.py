@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -43,6 +44,9 @@ CREATE TABLE IF NOT EXISTS cells (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS cells_of_session ON cells (session_id, number);
 """
+
+OUTPUTS_KEPT = 7 * 24 * 3600.0
+"""Seconds for which the whole texts of results that were cut are kept."""
 
 MOST_CELLS = 200
 """Cells of a session that are kept on record."""
@@ -127,6 +131,14 @@ class SessionRecords:
     def outputs(self) -> Path:
         """The directory for texts that are too long for results; it may have to be made."""
         return self._home / "outputs"
+
+    def sweep_outputs(self) -> None:
+        """Remove texts of results that were kept for long enough."""
+        with contextlib.suppress(FileNotFoundError), os.scandir(self.outputs) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):  # another process sweeps, too
+                    if entry.stat().st_mtime < time.time() - OUTPUTS_KEPT:
+                        os.unlink(entry)
 
     def close(self) -> None:
         """Close the file."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import AlbedoError, KernelGoneError, LinkAwayError, SignInError
+from ..errors import AlbedoError, KernelGoneError, KernelStartError, LinkAwayError, SignInError
 from ..hosts.reachability import Reachability
 from ..kernels.console import Console, Execution
 from ..kernels.endings import end_by_record, in_background
@@ -27,6 +27,7 @@ from .outputs import Limits, Outputs
 from .past import result_of
 from .records import CellRecord, SessionRecord
 from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Output, Result, status_of
+from .without_kernel import run_once
 
 if TYPE_CHECKING:
     from .registry import Registry
@@ -170,7 +171,10 @@ class SessionCore:
                 await self._reset(report)
             for _ in range(3):
                 self._must_be_open()
-                await self._ready(call, report, notes)
+                try:
+                    await self._ready(call, report, notes)
+                except KernelStartError as error:
+                    return await self._without_kernel(call, cell_id, report, notes, error)
                 result = await self._run(call, cell_id, report, notes)
                 if result is not None:
                     self.touch()
@@ -344,6 +348,40 @@ class SessionCore:
             await kernel.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
         elif kernel_id is not None:
             await end_by_record(kernel_id)
+
+    async def _without_kernel(
+        self, call: Call, cell_id: str, report: KernelReport, notes: list[str], error: KernelStartError
+    ) -> Result:
+        """No kernel can be started on a host that can be used otherwise: run the code once without one.
+
+        Raises:
+            KernelStartError: that cannot be done either.
+        """
+        records = self._registry.records
+        records.begin(cell_id, self.record.session_id, None, call.code)
+        outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
+        began = time.monotonic()
+        try:
+            result = await run_once(self.record, call.code, call.timeout, outputs, cell_id, report)
+        except AlbedoError as second:
+            records.withdraw(cell_id)
+            raise KernelStartError(
+                error.host, f"{error} Nor could the code be run without a kernel: {second}", error.detail
+            ) from error
+        report.reused, report.ended = False, True
+        if self.record.lost is not None:
+            report.state_lost = True
+            notes.append(f"The state of earlier calls was lost: {self.record.lost}")
+            self.record.lost = None
+        notes.append(
+            f"No kernel could be started, so the code was run once without one, and nothing that it defined is kept. "
+            f"{error}"
+        )
+        report.note = " ".join(notes)
+        result.duration = time.monotonic() - began
+        records.finish(cell_id, result.to_dict())
+        self._put()
+        return result
 
     # -- one cell --------------------------------------------------------------------------------------------
 
