@@ -55,6 +55,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """Sign in, or out, and say what was done."""
     from ..hosts.openssh_config import resolve
+    from ..hosts.remote import chosen_way
 
     host = parse_host(arguments.host)
     if host is None:
@@ -64,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     resolved = resolve(host)
     if arguments.logout:
         return _logout(ssh, ssh.masters(resolved))
+    if chosen_way() == "builtin":
+        raise ConfigError("ALBEDO_SSH=builtin keeps kernels from going over connections of the ssh program; unset it.")
     if not sys.stdin.isatty():
         raise AlbedoError(
             f"ssh has to ask you something to sign in to {ssh.host}, and this is no terminal. Run the command in one."
@@ -91,15 +94,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sign_in(ssh: _Ssh, resolved: Resolved) -> str:
     """Have ssh ask, and leave a connection; return its control path."""
-    from ..hosts.control_paths import make_our_directory
+    from ..hosts.control_paths import make_our_directory, socket_identity
     from ..hosts.openssh import control_path_option
 
     path, options = resolved.control_path, []
-    if path and not Path(path).parent.is_dir():
-        print(
-            f"Your ControlPath is {path}, and there is no such directory; another place is taken.",
-            file=sys.stderr,
-        )
+    if path and (not Path(path).parent.is_dir() or (os.path.lexists(path) and socket_identity(path) is None)):
+        reason = "what is there is not yours" if os.path.lexists(path) else "there is no such directory"
+        print(f"Your ControlPath is {path}, and {reason}; another place is taken.", file=sys.stderr)
         path = ""
     if not path:
         path = str(make_our_directory() / ssh.digest())

@@ -18,7 +18,7 @@ from pathlib import Path
 from ..errors import ConfigError
 from .control_paths import holds_something, is_private, our_directories, socket_identity
 from .destination import find_ssh, ssh_arguments
-from .ssh_config import config_lines
+from .ssh_config import config_complaint, config_lines
 
 # A config may run commands (Match exec) and look names up (CanonicalizeHostname): seconds.
 RESOLVE_TIMEOUT = 15.0
@@ -26,7 +26,8 @@ RESOLVE_TIMEOUT = 15.0
 # How long an answer is believed while the config files say the same, in seconds: this machine's name is in it, for one.
 FRESH = 60.0
 
-# What asyncssh 2.24 does not do, or only with packages that are not among ours (PKCS#11, GSSAPI, FIDO).
+# What asyncssh 2.24 does not do, or only with packages that are not among ours (PKCS#11, GSSAPI, FIDO), or only when we
+# have read the config already (CanonicalizeHostname, which changes what the config says).
 _BEYOND_ASYNCSSH = {
     "pkcs11provider": "keys of a smart card (PKCS11Provider)",
     "hostbasedauthentication": "HostbasedAuthentication",
@@ -104,8 +105,9 @@ def resolve(host: str, **options: str) -> Resolved:
         raise ConfigError(f"ssh could not be run: {error.strerror or error}.") from error
     said = told.stderr.decode(errors="replace").splitlines()
     if told.returncode:
-        words = next((line for line in said if line.strip() and not line.startswith("debug")), "no reason given")
-        raise ConfigError(f"The ssh config cannot be read: {words.strip()}. Correct that line and try again.")
+        said = [line for line in said if line.strip() and not line.startswith("debug")]
+        words = config_complaint(said) or (said[-1].strip() if said else f"ssh ended with status {told.returncode}")
+        raise ConfigError(f"The ssh config cannot be read: {words}. Correct that line and try again.")
     settings: dict[str, list[str]] = {}
     for line in told.stdout.decode(errors="surrogateescape").splitlines():
         name, _, value = line.partition(" ")

@@ -13,6 +13,7 @@ import socket
 import asyncssh
 
 from ..errors import AlbedoError, ConfigError
+from .ssh_config import config_complaint
 from .ssh_errors import Attempt, JumpHostError, key_kind, translate
 from .transport import Exit
 
@@ -122,9 +123,8 @@ class Words:
         if attempt.via and attempt.proxy and attempt.step == "connecting":
             # The proxy or jump host failed, and said why itself.
             error = JumpHostError(attempt.proxy)
-        elif "Bad configuration option" in everything or re.search(r"line \d+: ", everything):
-            first = self.lines[0]
-            return ConfigError(f"The ssh config cannot be read: {first}. Correct that line and try again.")
+        elif complaint := config_complaint(self.lines):
+            return ConfigError(f"The ssh config cannot be read: {complaint}. Correct that line and try again.")
         elif "Permission denied (" in reason or "Too many authentication failures" in everything:
             error = asyncssh.PermissionDenied("Permission denied")
         elif "Host key verification failed" in everything or "REVOKED HOST KEY" in everything:

@@ -6,7 +6,7 @@ import glob
 import os
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
@@ -87,3 +87,15 @@ def _absolute(text: str, system: bool) -> Path:
     """Return where an Include leads: what is relative lies in ~/.ssh, or /etc/ssh for the system's file."""
     path = Path(os.path.expanduser(text))
     return (SYSTEM_CONFIG.parent if system else Path("~/.ssh").expanduser()) / path
+
+
+def config_complaint(said: Sequence[str]) -> str | None:
+    """Return what ssh finds wrong with its config, when that is why it ended.
+
+    Args:
+        said: the lines that ssh said. A mere "Unsupported option", which it says in passing, is no such complaint.
+    """
+    if not any(": terminating, " in line for line in said):
+        return None
+    wrong = [line.strip() for line in said if re.search(r"\bline \d+: ", line) and "Unsupported option" not in line]
+    return wrong[0].rstrip(".") if wrong else said[-1].strip()
