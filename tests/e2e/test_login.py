@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -258,6 +259,27 @@ def test_the_user_s_own_control_path_is_used(no_key: Real, workspace: Workspace)
     assert ssh("-O", "check", str(no_key.alias)).returncode == 0
     # And it is the user's own as well: their ssh goes over it.
     assert ssh(str(no_key.alias), "id -un").stdout.strip() == no_key.account.name
+
+
+def test_a_control_path_where_another_user_s_socket_lies_is_left_alone(no_key: Real, workspace: Workspace) -> None:
+    own = workspace.root / "own"
+    workspace.ssh_config.write_text(f"ControlPath {own}\n" + workspace.ssh_config.read_text())
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(own))
+        os.chown(own, no_key.account.uid, -1)
+        shown = log_in(no_key.alias, ("password:", PASSWORD))
+        assert "what is there is not yours" in shown
+        assert len(sockets(workspace)) == 1
+        assert whoami_elsewhere(no_key.alias) == no_key.account.name
+
+
+def test_who_wants_no_ssh_program_is_told_that_it_would_be_of_no_use(
+    no_key: Real, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ALBEDO_SSH", "builtin")
+    with Terminal(*albedo("login", str(no_key.alias))) as terminal:
+        assert terminal.end() == 1
+    assert "ALBEDO_SSH=builtin" in terminal.shown
 
 
 def test_a_host_is_never_an_option(workspace: Workspace) -> None:

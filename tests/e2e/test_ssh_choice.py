@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -178,6 +179,21 @@ async def test_many_commands_at_once_are_no_storm_of_connections(door: Door) -> 
     transport = ProgramTransport("gpu")
     told = await asyncio.gather(*(run(transport, f"echo {number}") for number in range(16)))
     assert [int(each.out) for each in told] == list(range(16))
+
+
+@pytest.mark.parametrize("transport", [SSHTransport, ProgramTransport])
+async def test_included_files_and_percent_tokens_mean_the_same_to_both(
+    door: Door, transport: type[SSHTransport | ProgramTransport]
+) -> None:
+    door.way = transport
+    user = door.options.pop("User")
+    home = door.workspace.home
+    shutil.copy(door.host.server.known_hosts, home / f"known-gpu-127.0.0.1-{door.host.server.port}-{user}")
+    shutil.copy(door.host.server.client_key, home / f"key-127.0.0.1-{user}")
+    (home / "more.conf").write_text(f"User {user}\nIdentityFile {home}/key-%h-%r\n")
+    door.options["IdentityFile"] = None
+    door.write(UserKnownHostsFile=f"{home}/known-%n-%h-%p-%r", IdentitiesOnly="yes", Include=f"{home}/mo*.conf")
+    assert await door.whoami() == user
 
 
 # -- jump hosts and proxies, through a second connection to a real server
