@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
+from .table import in_columns
 
 if TYPE_CHECKING:
     from ..hosts.offers import OfferedKernelspec, OfferedPython, Offers
@@ -171,10 +172,7 @@ def _table(offers: Offers) -> list[str]:
         (spec.display_name, f"kernelspec {spec.name}", spec.language, _short(spec.directory, offers.home))
         for spec in _specs(offers)
     ]
-    widths = [max(len(row[column]) for row in rows) for column in range(3)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in rows
-    ]
+    return in_columns(rows)
 
 
 def _short(path: str, home: str) -> str:

@@ -6,9 +6,14 @@ from collections.abc import Sequence
 
 
 def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below a heading, in columns as wide as they need to be; the last one is not padded."""
-    lines = [heading, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(heading) - 1)]
-    for line in lines:
-        cells = [cell.ljust(width) for cell, width in zip(line, [*widths, 0], strict=True)]
-        print("  ".join(cells).rstrip())
+    """Print rows below a heading, in columns."""
+    for line in in_columns([heading, *rows]):
+        print(line)
+
+
+def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines, in columns as wide as they need to be; the last one is not padded."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in rows
+    ]
