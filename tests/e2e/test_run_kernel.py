@@ -189,7 +189,13 @@ class WithoutProvisioners(KernelSpecManager):
 def test_a_kernel_manager_that_ignores_provisioners_has_a_whole_kernel(any_host: Host, transport: str) -> None:
     """K4: start, interrupt, restart and shut down by jupyter_client's own local provisioner."""
     name = add(any_host.location())
-    manager = KernelManager(kernel_name=name, kernel_spec_manager=WithoutProvisioners(), transport=transport)
+    manager = KernelManager(
+        kernel_name=name,
+        kernel_spec_manager=WithoutProvisioners(),
+        transport=transport,
+        # Without it, ipc sockets would lie in the current directory, where other tests have theirs.
+        connection_file=os.path.join(os.environ["JUPYTER_RUNTIME_DIR"], "kernel-own.json"),
+    )
     manager.start_kernel()
     assert type(manager.provisioner).__name__ == "LocalProvisioner"
     client = manager.client()
