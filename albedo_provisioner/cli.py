@@ -283,6 +283,8 @@ def _check(settings: kernelspecs.Settings) -> CheckedLocation:
         # A kernelspec's kernel is no matter of this interpreter's, which then runs the keeper alone.
         needs = ("ipykernel", "zmq") if settings.kernel is None else ("zmq",)
         checked = check_location(location, settings.python, needs)
+    if checked.warning is not None:
+        print(f"Note: {location.host or 'this machine'} {checked.warning}.", file=sys.stderr)
     if checked.without is not None:
         _provide(settings, checked, checked.without)
     return checked

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 from . import processes, rundir
 from .entry import missing, without
 from .kernelspecs import UnknownKernelspecError
+from .logind import outlive_login
 from .spawn import folder_path, spawn
 
 TYPE_CHECKING = False  # not from typing: see processes.py
@@ -97,6 +98,7 @@ def _begin(
         keeper.kernel.spawned(pid, folder_path(request["kernel"]["cwd"]))
     elif not keeper.kernel.adopt(adopted):
         return {"error": "keeper", "detail": "the kernel ended while it was being adopted"}
+    keeper.warning = outlive_login([os.getpid(), keeper.kernel.pid], f"{request['kernel_id']}-{os.getpid()}")
     return keeper
 
 

@@ -127,6 +127,9 @@ def check(request: dict[str, Any]) -> None:
         from importlib import metadata
 
         version = metadata.version("ipykernel")
+    from .logind import ENABLE_LINGER, threat_of_logout
+
+    threat = threat_of_logout()
     report(
         checked={
             "folder": path,
@@ -135,6 +138,7 @@ def check(request: dict[str, Any]) -> None:
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "ipykernel_version": version,
             "pip": pip_may_install(),
+            "warning": threat if threat and ENABLE_LINGER in threat else None,
             "without": without(lacking) if lacking else None,
         }
     )

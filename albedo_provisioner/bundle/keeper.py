@@ -69,6 +69,8 @@ class Keeper:
         self.path = path
         self.kernel_id = request["kernel_id"]
         self.identity = os.urandom(8).hex()
+        self.warning: str | None = None
+        """What threatens the kernel on this host, in words that follow the host's name; told to every client."""
         self._inode = os.stat(path).st_ino
         self._grace = float(request.get("grace") or GRACE)
         self._subreaper = subreaper
@@ -173,6 +175,7 @@ class Keeper:
             "kernel": self.kernel.facts(),
             "node": os.uname().nodename,
             "boot_id": boot_id(),
+            "warning": self.warning,
         }
 
     def _heard(self, channel: int, parts: list[Buffer]) -> None:

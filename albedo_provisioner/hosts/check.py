@@ -31,6 +31,7 @@ class CheckedLocation:
         python: path of the interpreter there.
         python_version: its version, like "3.12.4".
         ipykernel_version: the version of ipykernel that it has or was given, or None.
+        warning: what would threaten a kernel there, in words that follow the host's name; None for nothing.
         without: what the host says of the interpreter when it lacks packages (`without` in `bundle/entry.py`).
     """
 
@@ -40,6 +41,7 @@ class CheckedLocation:
     python_version: str
     ipykernel_version: str | None
     without: dict[str, Any] | None
+    warning: str | None = None
 
 
 def check_location(
@@ -68,6 +70,7 @@ async def _check(location: Location, python: str | None, needs: Sequence[str]) -
         found["python_version"],
         found["ipykernel_version"],
         found["without"],
+        found["warning"],
     )
 
 

@@ -72,6 +72,7 @@ class RemoteKernel:
         self.folder = request.location.path
         """The kernel's folder, an absolute path on its host once that has been asked."""
         self.keeper: str | None = None
+        self._warning = ""  # what threatens the kernel on its host, once the user was told
         self._node = node  # the machine behind the host's name that it runs on
         self._boot_id = ""  # of the host's run in which the kernel was started
         self._words = ""  # what the kernel printed at its end
@@ -535,6 +536,11 @@ class RemoteKernel:
         self.keeper = hello.get("keeper")
         self._boot_id = str(hello.get("boot_id") or "")
         self._set_facts(hello["kernel"])
+        warning = hello.get("warning")
+        if warning and not self._warning:
+            self._warning = f"{self.host} {warning}."
+            log.warning("%s", self._warning)
+            self.say_at_next_cell(f"[albedo] {self._warning}")
         node = str(hello.get("node") or "")
         if node != self._node and self.request.location.host is not None:
             self._node = node
@@ -573,6 +579,8 @@ class RemoteKernel:
             self.cause = str(error)
             if error.boot_id and self._boot_id and error.boot_id != self._boot_id:
                 self.cause = f"The kernel is gone: {self.host} was restarted."
+            elif self._warning:
+                self.cause = f"{self.cause} {self._warning}"
         self._set_state("exited")
         self._front.give_up(None if self._expected else self.cause)
         self._fall_silent()
