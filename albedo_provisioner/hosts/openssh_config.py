@@ -179,7 +179,7 @@ class HostSettings:
         """
         users = resolved.control_path if resolved is not None else ""
         found = [users] if users and socket_identity(users) else []
-        if any(holds_something(directory) for directory in our_directories()):
+        if find_ssh() and any(holds_something(directory) for directory in our_directories()):
             paths = await self.our_control_paths()
             found += [path for path in paths if socket_identity(path) and is_private(Path(path).parent)]
         return found

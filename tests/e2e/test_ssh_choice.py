@@ -21,6 +21,7 @@ from recorder import Recorder, eventually, run, start
 
 from albedo_provisioner.errors import ConfigError, SignInError, UnreachableError
 from albedo_provisioner.hosts import openssh_config
+from albedo_provisioner.hosts.control_paths import make_our_directory
 from albedo_provisioner.hosts.openssh import ProgramChannel, ProgramTransport
 from albedo_provisioner.hosts.openssh_config import resolve
 from albedo_provisioner.hosts.remote import RemoteTransport
@@ -168,6 +169,7 @@ async def test_without_an_ssh_program_all_is_done_in_process(
     ways: Ways, door: Door, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_control_path(door, workspace)
+    (make_our_directory() / "another-host's").touch()
     monkeypatch.setenv("PATH", str(workspace.home))
     assert await ways.taken() == PROCESS
 
