@@ -1,10 +1,9 @@
-"""One kernel on a host, as seen from this side: start, attach, signal, start anew, end, and what is known of it."""
+"""One kernel on a host, as seen from this side: start, attach, signal, start anew, end."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import logging
 import signal
 import uuid
@@ -12,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.messages import HEADER, json_part
-from ..bundle.wire import CONTROL, NOTE, Buffer
+from ..bundle.wire import CONTROL, Buffer
 from ..errors import (
     AlbedoError,
     HostError,
@@ -22,15 +21,13 @@ from ..errors import (
     PackagesMissingError,
     UnreachableError,
 )
-from ..hosts.activity import Activity
-from ..hosts.pool import HostPool
 from ..hosts.recent import RecentHosts
 from ..hosts.refusals import start_failed
-from .endings import end_on_host, how_it_ended, in_background, prove_endings
+from .endings import end_on_host, in_background, prove_endings
 from .front import FrontMaker
-from .link import KernelLink
 from .records import ENDING, KernelRecord, KernelRecords
 from .request import KernelRequest
+from .watched import WatchedKernel
 
 if TYPE_CHECKING:
     from ..hosts.provide import Progress
@@ -48,42 +45,15 @@ together, as after a walk between two networks."""
 _ATTACH_PAUSE = 0.4
 
 
-class RemoteKernel:
+class RemoteKernel(WatchedKernel):
     """A kernel, our link to it, and what stands in front of it here. Used on the I/O thread's loop.
 
     Make one with `start` or `attach`.
     """
 
     def __init__(self, request: KernelRequest, kernel_id: str, make_front: FrontMaker, node: str = "") -> None:
-        self.request = request
-        self.kernel_id = kernel_id
-        self.step = ""
-        """connecting, staging, starting, attached, reattaching or ended; nothing before its first connection."""
-        self.on_step: Callable[[str], None] | None = None
-        self.on_progress: Callable[[Progress | None], None] | None = None
-        self.state = "starting"
-        """The kernel's process: starting, running or exited."""
-        self.exit_code: int | None = None
-        self.cause: str | None = None
-        """Why the kernel is dead, in words, once it is."""
-        self.pid: int | None = None
-        self.responsive = True
-        """Whether the kernel answers heartbeats; one that is stopped does not, and lives all the same."""
-        self.folder = request.location.path
-        """The kernel's folder, an absolute path on its host once that has been asked."""
-        self.keeper: str | None = None
-        self._warning = ""  # what threatens the kernel on its host, once the user was told
-        self._node = node  # the machine behind the host's name that it runs on
-        self._boot_id = ""  # of the host's run in which the kernel was started
-        self._words = ""  # what the kernel printed at its end
+        super().__init__(request, kernel_id, node)
         self._finishing: asyncio.Task[dict[str, Any]] | None = None
-        self._expected = False  # whether its end was asked for
-        self._silent = False  # whether there is nothing more to come from a kernel that has ended
-        self._relaunching = False  # whether we are at starting it anew
-        self._replaced = False  # whether a newer process uses our link
-        self._changed = asyncio.Event()
-        self._transport = HostPool.get().transport_for(request.location.host)
-        self._link = self._new_link()
         self._front = make_front(  # it outlives a link
             request.key,
             request.signature_scheme,
@@ -91,9 +61,6 @@ class RemoteKernel:
             lambda: self._link.attached,
             lambda yes: self._link.pause(yes),
         )
-
-    def _new_link(self) -> KernelLink:
-        return KernelLink(self._transport, self.kernel_id, "albedo", self.request.python, self, self._node)
 
     # -- beginning -------------------------------------------------------------------------------------------
 
@@ -292,64 +259,6 @@ class RemoteKernel:
         if host is not None:
             asyncio.get_running_loop().run_in_executor(None, RecentHosts().note, host)
 
-    # -- what is known ---------------------------------------------------------------------------------------
-
-    @property
-    def host(self) -> str:
-        """The host as the user spells it."""
-        return self._transport.host
-
-    @property
-    def away(self) -> str | None:
-        """Why the host is out of reach at the moment; None while it is not."""
-        return self._link.away
-
-    @property
-    def connections(self) -> int:
-        """How many connections the link has had."""
-        return self._link.connections
-
-    def poll(self) -> int | None:
-        """Return None while the kernel is not known to be dead, else its exit code (minus the signal, as `Popen`).
-
-        A host out of reach is no news about the kernel. One that was taken over is dead as far as we can tell.
-        """
-        if self._replaced:
-            return 1
-        return (1 if self.exit_code is None else self.exit_code) if self.state == "exited" else None
-
-    async def reachable_within(self, seconds: float) -> bool:
-        """Wait at most so long for the link to be up, and say whether it is."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not self._link.attached:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
-
-    def connection_info(self) -> dict[str, Any]:
-        """Return what local clients need to connect."""
-        return self._front.connection_info()
-
-    async def wait(self) -> int:
-        """Wait until the kernel's process has ended, and return its exit code."""
-        while (code := self.poll()) is None:
-            self._changed.clear()
-            await self._changed.wait()
-        return code
-
-    async def wait_for_silence(self, seconds: float) -> None:
-        """Wait, at most so long, until all that a kernel said before it ended has been passed on."""
-        try:
-            async with asyncio.timeout(seconds):
-                while not self._silent:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
-            log.warning("%s: the last messages of the kernel may be missing.", self.host)
-
     # -- acting on it ----------------------------------------------------------------------------------------
 
     async def signal(self, signum: int, timeout: float | None = None) -> None:
@@ -506,141 +415,3 @@ class RemoteKernel:
         """Let go of the kernel without touching it."""
         await self._link.close()
         self._front.close()
-
-    def expect_end(self) -> None:
-        """Note that the kernel's end is wanted: nobody has to be told why it ended.
-
-        One that has ended already ended by itself, also when the word that its cells are told by is still on its way.
-        """
-        if self.state != "exited":
-            self._expected = True
-
-    # -- LinkOwner, told by the link -------------------------------------------------------------------------
-
-    def received(self, channel: int, parts: list[memoryview]) -> None:
-        """Pass a message on to local clients."""
-        if channel != NOTE:
-            self._front.deliver(channel, parts)
-            return
-        note = json.loads(bytes(parts[0]))
-        if note["note"] == "gap":
-            self._tell_gap(note)
-        elif note["note"] == "exited":
-            told = self._front.give_up(None if self._expected else f"{self.cause or 'The kernel ended.'}")
-            if told:  # one that is still on its way must not be run by the next kernel, after all
-                in_background(self._link.call("give_up", ids=told))
-            self._fall_silent()
-
-    def greeted(self, hello: dict[str, Any]) -> None:
-        """Take the keeper's greeting."""
-        self.keeper = hello.get("keeper")
-        self._boot_id = str(hello.get("boot_id") or "")
-        self._set_facts(hello["kernel"])
-        warning = hello.get("warning")
-        if warning and not self._warning:
-            self._warning = f"{self.host} {warning}."
-            log.warning("%s", self._warning)
-            self.say_at_next_cell(f"[albedo] {self._warning}")
-        node = str(hello.get("node") or "")
-        if node != self._node and self.request.location.host is not None:
-            self._node = node
-            asyncio.get_running_loop().run_in_executor(None, KernelRecords().set_node, self.kernel_id, node)
-
-    def stepped(self, step: str) -> None:
-        """Take the link's step; the first connection alone does not make a kernel ready."""
-        if step == "attached" and self.state == "starting":
-            step = "starting"
-        if step != self.step:
-            self.step = step
-            self._changed.set()
-            if step in ("connecting", "staging", "starting"):
-                Activity.get().enter(self.host, self, step)
-            else:
-                Activity.get().leave(self.host, self)
-            if self.on_step is not None:
-                self.on_step(step)
-
-    def told(self, event: dict[str, Any]) -> None:
-        """Take the keeper's news."""
-        if event.get("event") == "kernel":
-            self._set_facts(event["kernel"])
-
-    def forgotten(self) -> None:
-        """Tell the running cells that something may be missing, and find out which of them still run."""
-        for header in self._front.running:
-            self._front.tell(
-                header, f"[albedo] The kernel's keeper on {self.host} was killed: output may be missing here.\n"
-            )
-        self._front.probe()
-
-    def gone(self, error: KernelGoneError) -> None:
-        """The host is there, and the kernel is not."""
-        if self.state != "exited" or self.cause is None:  # else its end, and how it came, has been told already
-            self.cause = str(error)
-            if error.boot_id and self._boot_id and error.boot_id != self._boot_id:
-                self.cause = f"The kernel is gone: {self.host} was restarted."
-            elif self._warning:
-                self.cause = f"{self.cause} {self._warning}"
-        self._set_state("exited")
-        self._front.give_up(None if self._expected else self.cause)
-        self._fall_silent()
-
-    def _fall_silent(self) -> None:
-        self._silent = True
-        self._changed.set()
-
-    def replaced(self, why: str) -> None:
-        """A newer process uses our link; there is nothing more to be had here."""
-        self.cause, self._replaced = why, True
-        self._front.alive = False
-        self._front.give_up(why)
-        self._fall_silent()
-
-    def _set_facts(self, kernel: dict[str, Any]) -> None:
-        self.responsive = kernel["responsive"]
-        if self.state == "exited" and kernel["state"] != "exited" and not self._relaunching:
-            # Another client had it started anew. Ours should know why its variables are gone.
-            self.say_at_next_cell(f"[albedo] {self.cause} A new one runs in its place, without the variables.")
-        self.pid = kernel["pid"]
-        self.folder = kernel["folder"]
-        exit_ = kernel.get("exit")
-        if exit_:
-            self.exit_code = exit_["code"]
-            self._words = exit_.get("words", "")
-            self.cause = f"The kernel on {self.host} {how_it_ended(exit_)}."
-        else:
-            self.exit_code, self.cause = None, None
-        self._set_state(kernel["state"])
-
-    def _set_state(self, state: str) -> None:
-        self.state = state
-        if state == "exited":
-            self._front.alive = False
-        elif state == "running":
-            self._front.alive = self._front.alive or not self._relaunching
-            if self.step == "starting":
-                self.stepped("attached")
-        self._changed.set()
-
-    async def tell_user(self, text: str) -> None:
-        """Have a line printed on stderr of the cell that runs, else of the next one."""
-        running = self._front.running
-        if running:
-            self._front.tell(running[0], text + "\n")
-        else:
-            self.say_at_next_cell(text)
-
-    def say_at_next_cell(self, text: str) -> None:
-        """Have a line printed on stderr of the next cell that is run, about something the user should know."""
-        self._front.greeting = text
-
-    def _tell_gap(self, gap: dict[str, Any]) -> None:
-        try:
-            parent = json.loads(gap["parent"])
-        except ValueError:
-            parent = {}
-        self._front.tell(
-            parent,
-            f"[albedo] {gap['messages']} messages of output ({gap['bytes'] / 1e6:.1f} MB) were given up here: "
-            f"more came than {self.host} could hold for this client.\n",
-        )
