@@ -15,18 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..errors import AlbedoError, KernelGoneError, KernelStartError, LinkAwayError, SignInError
-from ..hosts.reachability import Reachability
-from ..kernels.console import Console, Execution
-from ..kernels.endings import end_by_record, in_background
-from ..kernels.records import KernelRecords
+from ..errors import AlbedoError, KernelGoneError, KernelStartError, LinkAwayError
+from ..kernels.console import Execution
+from ..kernels.endings import in_background
 from ..kernels.remote import RemoteKernel
-from ..kernels.request import KernelRequest
 from ..location import Location
 from .outputs import Limits, Outputs
 from .past import result_of
 from .records import CellRecord, SessionRecord
 from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Output, Result, status_of
+from .session_kernel import ANSWER_TIMEOUT, SessionKernel
 from .without_kernel import run_once
 
 if TYPE_CHECKING:
@@ -36,12 +34,6 @@ log = logging.getLogger("albedo_provisioner.sessions")
 
 INTERRUPT_GRACE = 5.0
 """Seconds that a cell which has been interrupted has to come to its end, before its kernel is killed."""
-
-ANSWER_TIMEOUT = 10.0
-"""Seconds that a keeper's answer is waited for."""
-
-SIGN_IN_POLL = 5.0
-"""Seconds between attempts at a host that wants a sign-in; something may tell of it earlier."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +69,15 @@ class SessionCore:
 
     def __init__(self, record: SessionRecord, registry: Registry) -> None:
         self.record = record
-        self.step = "ended"
         self.closed = False
         self._registry = registry
         self._turn = asyncio.Lock()  # cells, and whatever begins or ends kernels, one after the other
         self._calls: dict[str, asyncio.Task[Result]] = {}  # those that have not returned yet, by their cells' ids
-        self._kernel: RemoteKernel | None = None
-        self._console: Console | None = None
+        self._held = SessionKernel(record, self._put, self._heard_late)
         self._running: Execution | None = None
-        self._straggler: Execution | None = None  # a cell that outlived its call
+        self._outlived: Execution | None = None  # a cell that outlived its call
         self._since = 0.0
         self._interrupted: set[str] = set()
-        self._sign_in: SignInError | None = None
-        self._fresh: str | None = None  # why the kernel that there is has not been used yet, when there was one before
         self._late: list[str] = []  # what threads of earlier cells printed since
 
     # -- what is known ---------------------------------------------------------------------------------------
@@ -100,24 +88,31 @@ class SessionCore:
         return bool(self._calls) or self._straggler is not None
 
     @property
+    def _straggler(self) -> Execution | None:
+        """A cell that outlived its call and still runs, as far as is known."""
+        if self._outlived is not None and self._outlived.finished.is_set():
+            self._outlived = None
+        return self._outlived
+
+    @property
     def has_kernel(self) -> bool:
         """Whether it has a kernel that is not known to be dead."""
-        return self._kernel is not None and self._kernel.poll() is None
+        return self._held.alive
 
     def status(self) -> dict[str, Any]:
         """Return what is known of it at this moment, as plain JSON; nothing is asked."""
-        kernel, running = self._kernel, self._running or self._straggler
+        kernel, running = self._held.kernel, self._running or self._straggler
         state = None
         if kernel is not None and kernel.poll() is None:
             state = "busy" if running is not None else ("starting" if kernel.state == "starting" else "idle")
-        sign_in = self._sign_in
+        sign_in = self._held.sign_in
         return {
             "session_id": self.record.session_id,
             "owner": self.record.owner,
             "location": str(self.record.location),
             "host": self._host,
-            "link": self.step,
-            "step": self.step,
+            "link": self._held.step,
+            "step": self._held.step,
             "away": (sign_in.detail if sign_in else None) or (kernel.away if kernel else None),
             "advice": str(sign_in) if sign_in else None,
             "process": None if kernel is None else {"pid": kernel.pid, "state": kernel.state, "cause": kernel.cause},
@@ -199,155 +194,47 @@ class SessionCore:
 
     async def _ready(self, call: Call, report: KernelReport, notes: list[str]) -> None:
         """See that there is a kernel, and note in the report what became of the one before."""
-        if self._kernel is None and self.record.kernel_id is not None:
-            await self._take_up(call)
+        held = self._held
+        await held.take_up(call.wait_for_sign_in)
         await self._wait_for_straggler()
-        if self.has_kernel:
-            report.reused = self._fresh is None
-            if self._fresh is not None:
+        if held.alive:
+            report.reused = held.fresh is None
+            if held.fresh is not None:
                 report.state_reset = True
-                notes.append(self._fresh)
-                self._fresh = None
+                notes.append(held.fresh)
+                held.fresh = None
             return
-        if self._kernel is not None:
-            self._lose(self._kernel.cause or "its kernel ended")
+        if held.kernel is not None:
+            held.lose(held.kernel.cause or "its kernel ended")
         report.reused = False
-        await self._patiently(call, self._start)
+        await held.start(call.wait_for_sign_in)
+        self._tell_loss(report, notes)
+        report.location = str(self.record.location)
+        self._put()
+
+    def _tell_loss(self, report: KernelReport, notes: list[str]) -> None:
+        """Put into the report that the state of earlier calls is gone, if that has not been told yet."""
         if self.record.lost is not None:
             report.state_lost = True
             notes.append(f"The state of earlier calls was lost: {self.record.lost}")
             self.record.lost = None
-        report.location = str(self.record.location)
-        self._put()
-
-    async def _patiently(self, call: Call, work: Callable[[], Any]) -> None:
-        """Do what needs the host; where a person has to sign in first, wait until that has been done."""
-        while True:
-            try:
-                await work()
-            except SignInError as error:
-                if not call.wait_for_sign_in:
-                    raise
-                if self._sign_in is None:
-                    log.info("%s waits for a sign-in: %s", self.record.session_id, error)
-                self._sign_in = error
-                self.step = "connecting"
-                await self._rest()
-            else:
-                self._sign_in = None
-                return
-
-    async def _rest(self) -> None:
-        """Wait before the next attempt at a host that wants a sign-in."""
-        news = asyncio.Event()
-        unsubscribe = Reachability.get().subscribe(self._host, news.set)
-        try:
-            async with asyncio.timeout(SIGN_IN_POLL):
-                await news.wait()
-        except TimeoutError:
-            pass  # nothing was told, so it is tried again by the clock
-        finally:
-            unsubscribe()
-
-    async def _start(self) -> None:
-        request = KernelRequest(
-            location=self.record.location,
-            key=uuid.uuid4().hex.encode(),
-            python=self.record.python,
-            env=self.record.env,
-            kernel_name="albedo-session",
-        )
-        self._kernel = await RemoteKernel.start(request, self._make_console, self._stepped)
-        self._register(self._kernel)
-
-    async def _take_up(self, call: Call) -> None:
-        """Take up the kernel that an earlier process started for this session, if it lives."""
-        kernel_id = self.record.kernel_id
-        assert kernel_id is not None
-        known = KernelRecords().get(kernel_id)
-        if known is None:
-            self._lose("its kernel is gone")
-            return
-        request = KernelRequest.from_dict(known.request)
-
-        async def attach() -> None:
-            self._kernel = await RemoteKernel.attach(request, self._make_console, kernel_id, self._stepped)
-
-        try:
-            await self._patiently(call, attach)
-        except KernelGoneError as error:
-            self._lose(str(error))
-            return
-        assert self._kernel is not None
-        self._register(self._kernel)
-
-    def _register(self, kernel: RemoteKernel) -> None:
-        self.record.kernel_id = kernel.kernel_id
-        self.record.location = dataclasses.replace(self.record.location, path=kernel.folder)
-        self._put()
-
-    def _make_console(self, key: bytes, scheme: str, send: Any, _reachable: Any, _paused: Any) -> Console:
-        self._console = Console(key, scheme, send, self._heard_late)
-        return self._console
-
-    def _stepped(self, step: str) -> None:
-        self.step = step
-
-    def _lose(self, why: str) -> None:
-        """What earlier calls had put into the kernel is gone: to be told with the next result."""
-        self.record.lost = why if why.endswith(".") else f"{why}."
-        self._let_go()
-
-    def _let_go(self) -> None:
-        """Have no kernel any more; what is left of it on its host is ended in the background."""
-        kernel, self._kernel, self._console = self._kernel, None, None
-        self.record.kernel_id = None
-        self._straggler = None
-        self.step = "ended"
-        self._put()
-        if kernel is not None:
-            in_background(kernel.finish(term_grace=0.5))
 
     async def _wait_for_straggler(self) -> None:
         """See to a cell that outlived its call: it was interrupted, and has to make room."""
-        straggler, kernel = self._straggler, self._kernel
-        if straggler is None or kernel is None:
+        straggler, kernel = self._straggler, self._held.kernel
+        if straggler is None or kernel is None or kernel.away is not None:
             return
-        if kernel.away is None and not await _finished(straggler, INTERRUPT_GRACE):
-            await self._kill(kernel, "a cell that had run out of time did not obey the interrupt")
-        elif straggler.finished.is_set():
-            self._straggler = None
-
-    async def _kill(self, kernel: RemoteKernel, why: str) -> None:
-        """Kill the kernel, for this reason."""
-        try:
-            await kernel.stop(0.0, ANSWER_TIMEOUT)
-        except AlbedoError as error:
-            log.warning("%s: %s", self.record.session_id, error)
-        self._lose(f"the kernel was killed, because {why}")
+        if not await _finished(straggler, INTERRUPT_GRACE):
+            await self._held.kill("a cell that had run out of time did not obey the interrupt")
 
     async def _reset(self, report: KernelReport) -> None:
         """End the kernel because that was asked for."""
         report.state_reset = True
         try:
-            await self.end_kernel()
+            await self._held.end()
         except LinkAwayError as error:
             log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
         self.record.lost = None
-
-    async def end_kernel(self) -> None:
-        """End the kernel with proof; the session stays.
-
-        Raises:
-            LinkAwayError: the host is out of reach; the kernel is noted as to be ended, and is at the next contact.
-        """
-        kernel, kernel_id = self._kernel, self.record.kernel_id
-        self._kernel = None
-        self._let_go()
-        if kernel is not None:
-            await kernel.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
-        elif kernel_id is not None:
-            await end_by_record(kernel_id)
 
     async def _without_kernel(
         self, call: Call, cell_id: str, report: KernelReport, notes: list[str], error: KernelStartError
@@ -358,7 +245,10 @@ class SessionCore:
             KernelStartError: that cannot be done either.
         """
         records = self._registry.records
-        records.begin(cell_id, self.record.session_id, None, call.code)
+        if records.cell(cell_id) is None:
+            records.begin(cell_id, self.record.session_id, None, call.code)
+        else:
+            records.given_to(cell_id, None)
         outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
         began = time.monotonic()
         try:
@@ -369,10 +259,7 @@ class SessionCore:
                 error.host, f"{error} Nor could the code be run without a kernel: {second}", error.detail
             ) from error
         report.reused, report.ended = False, True
-        if self.record.lost is not None:
-            report.state_lost = True
-            notes.append(f"The state of earlier calls was lost: {self.record.lost}")
-            self.record.lost = None
+        self._tell_loss(report, notes)
         notes.append(
             f"No kernel could be started, so the code was run once without one, and nothing that it defined is kept. "
             f"{error}"
@@ -387,7 +274,7 @@ class SessionCore:
 
     async def _run(self, call: Call, cell_id: str, report: KernelReport, notes: list[str]) -> Result | None:
         """Run the cell on the kernel; None when the kernel ended before it had begun the cell."""
-        kernel, console, records = self._kernel, self._console, self._registry.records
+        kernel, console, records = self._held.kernel, self._held.console, self._registry.records
         assert kernel is not None
         assert console is not None
         outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
@@ -407,14 +294,14 @@ class SessionCore:
             self._running = None
         outputs.close()
         if execution.given_up is not None and status is None:
-            by_us = self._kernel is not kernel  # closed, or reset
+            by_us = self._held.kernel is not kernel  # closed, or reset
             if not by_us and kernel.poll() is not None and not await self._had_begun(kernel, execution, before):
-                self._lose(kernel.cause or execution.given_up)
+                self._held.lose(kernel.cause or execution.given_up)
                 return None
             status = LOST
             notes.append(execution.given_up)
-        if self._kernel is kernel and kernel.poll() is not None:
-            self._lose(kernel.cause or execution.given_up or "its kernel ended")
+        if self._held.kernel is kernel and kernel.poll() is not None:
+            self._held.lose(kernel.cause or execution.given_up or "its kernel ended")
         result = self._result(cell_id, status, execution, outputs, report, notes)
         result.duration = time.monotonic() - began
         records.finish(cell_id, result.to_dict())
@@ -431,13 +318,13 @@ class SessionCore:
             if execution.given_up is None:
                 notes.append(f"{after}; the state of earlier calls is kept.")
         elif kernel.away is not None:
-            self._straggler = execution
+            self._outlived = execution
             notes.append(
                 f"The code did not come to its end within {timeout:g} s, and {self._host} is out of reach "
                 f"({kernel.away}): it is interrupted when the host is back, and the state of earlier calls is kept."
             )
         else:
-            await self._kill(kernel, "the code had run out of time and did not obey the interrupt")
+            await self._held.kill("the code had run out of time and did not obey the interrupt")
             notes.append(
                 f"{after}; it did not stop within {INTERRUPT_GRACE:g} s, so the kernel was killed and the state of "
                 "earlier calls is lost. The next call starts afresh."
@@ -496,7 +383,7 @@ class SessionCore:
         Raises:
             AlbedoError: the host did not confirm it.
         """
-        kernel, running = self._kernel, self._running or self._straggler
+        kernel, running = self._held.kernel, self._running or self._straggler
         if kernel is None or running is None:
             return False
         self._interrupted.add(running.msg_id)
@@ -513,7 +400,7 @@ class SessionCore:
 
     async def _end_running(self, grace: float) -> None:
         """End the cell that runs: by an interrupt if it obeys within so many seconds, else together with its kernel."""
-        running, kernel = self._running, self._kernel
+        running, kernel = self._running, self._held.kernel
         if running is None or kernel is None:
             return
         if grace and kernel.away is None:
@@ -521,7 +408,7 @@ class SessionCore:
             await _finished(running, grace)
         if not running.finished.is_set():
             try:
-                await self.end_kernel()
+                await self._held.end()
             except LinkAwayError as error:
                 log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
 
@@ -532,23 +419,7 @@ class SessionCore:
             AlbedoError: no kernel could be started there; everything stays as it was.
         """
         async with self._turn:
-            before, console, step = self._kernel, self._console, self.step
-            place = (self.record.location, self.record.spelled, self.record.kernel_id)
-            self.record.location = self.record.spelled = location
-            try:
-                await self._start()
-            except BaseException:
-                self._kernel, self._console, self.step = before, console, step
-                self.record.location, self.record.spelled, self.record.kernel_id = place
-                raise
-            self._fresh = f"The session was moved from {place[0]} to {self.record.location}; it has a fresh kernel."
-            try:
-                if before is not None:
-                    await before.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
-                elif place[2] is not None:
-                    await end_by_record(place[2])
-            except LinkAwayError as error:
-                log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
+            await self._held.move(location)
 
     async def close(self) -> None:
         """End the kernel, prove that nothing of it is left on its host, and forget the session.
@@ -567,7 +438,7 @@ class SessionCore:
             if self._calls:
                 await asyncio.wait(list(self._calls.values()))
             async with self._turn:
-                await self.end_kernel()
+                await self._held.end()
         finally:
             self._registry.forget(self)
 
@@ -581,7 +452,7 @@ class SessionCore:
             if self.busy or not self.has_kernel:
                 return
             self.record.lost = f"its kernel was ended because {why}."
-            await self.end_kernel()
+            await self._held.end()
 
     async def leave(self) -> None:
         """Let go of the kernel as it is, for another process to take up."""
@@ -591,8 +462,7 @@ class SessionCore:
             work.cancel()
         if calls:  # what became of their cells is for the next process to find out
             await asyncio.wait(calls)
-        if self._kernel is not None:
-            await self._kernel.leave()
+        await self._held.leave()
 
     # -- cells of the past -----------------------------------------------------------------------------------
 

@@ -1,0 +1,217 @@
+"""The kernel of a session: started when it is wanted, taken up from an earlier process, ended, moved.
+
+Everything here runs on the I/O thread's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from ..errors import AlbedoError, KernelGoneError, LinkAwayError, SignInError
+from ..hosts.reachability import Reachability
+from ..kernels.console import Console, Heard
+from ..kernels.endings import end_by_record, in_background
+from ..kernels.records import KernelRecords
+from ..kernels.remote import RemoteKernel
+from ..kernels.request import KernelRequest
+from ..location import Location
+from .records import SessionRecord
+
+log = logging.getLogger("albedo_provisioner.sessions")
+
+ANSWER_TIMEOUT = 10.0
+"""Seconds that a keeper's answer is waited for."""
+
+SIGN_IN_POLL = 5.0
+"""Seconds between attempts at a host that wants a sign-in; something may tell of it earlier."""
+
+
+class SessionKernel:
+    """A session's kernel, and what becomes of it.
+
+    Args:
+        record: what is on record of the session; kept up to date here.
+        put: called when it has changed.
+        late: told what comes for cells that have finished.
+
+    Attributes:
+        kernel: the kernel, dead or alive; None when there is none.
+        console: its front; None with it.
+        step: the step that its link is in.
+        sign_in: what a person has to do before there can be one, while that is waited for.
+        fresh: why the kernel has not been used yet, when there was another before; None once that has been told.
+    """
+
+    def __init__(self, record: SessionRecord, put: Callable[[], None], late: Heard) -> None:
+        self.kernel: RemoteKernel | None = None
+        self.console: Console | None = None
+        self.step = "ended"
+        self.sign_in: SignInError | None = None
+        self.fresh: str | None = None
+        self._record = record
+        self._put = put
+        self._late = late
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is one that is not known to be dead."""
+        return self.kernel is not None and self.kernel.poll() is None
+
+    # -- having one ------------------------------------------------------------------------------------------
+
+    async def take_up(self, wait_for_sign_in: bool) -> None:
+        """Take up the kernel that an earlier process started for the session, if there is one on record and it lives.
+
+        Raises:
+            AlbedoError: the host cannot be asked.
+        """
+        kernel_id = self._record.kernel_id
+        if self.kernel is not None or kernel_id is None:
+            return
+        known = KernelRecords().get(kernel_id)
+        if known is None:
+            self.lose("its kernel is gone")
+            return
+        request = KernelRequest.from_dict(known.request)
+
+        async def attach() -> None:
+            self._register(await RemoteKernel.attach(request, self._make_console, kernel_id, self._stepped))
+
+        try:
+            await self._patiently(attach, wait_for_sign_in)
+        except KernelGoneError as error:
+            self.lose(str(error))
+
+    async def start(self, wait_for_sign_in: bool) -> None:
+        """Start one.
+
+        Raises:
+            AlbedoError: it could not be started.
+        """
+        await self._patiently(self._start, wait_for_sign_in)
+
+    async def _start(self) -> None:
+        request = KernelRequest(
+            location=self._record.location,
+            key=uuid.uuid4().hex.encode(),
+            python=self._record.python,
+            env=self._record.env,
+            kernel_name="albedo-session",
+        )
+        self._register(await RemoteKernel.start(request, self._make_console, self._stepped))
+
+    async def _patiently(self, work: Callable[[], Awaitable[None]], wait_for_sign_in: bool) -> None:
+        """Do what needs the host; where a person has to sign in first, wait until that has been done."""
+        while True:
+            try:
+                await work()
+            except SignInError as error:
+                if not wait_for_sign_in:
+                    raise
+                if self.sign_in is None:
+                    log.info("%s waits for a sign-in: %s", self._record.session_id, error)
+                self.sign_in = error
+                self.step = "connecting"
+                await _rest(error.host)
+            else:
+                self.sign_in = None
+                return
+
+    def _register(self, kernel: RemoteKernel) -> None:
+        self.kernel = kernel
+        self._record.kernel_id = kernel.kernel_id
+        self._record.location = dataclasses.replace(self._record.location, path=kernel.folder)
+        self._put()
+
+    def _make_console(self, key: bytes, scheme: str, send: Any, _reachable: Any, _paused: Any) -> Console:
+        self.console = Console(key, scheme, send, self._late)
+        return self.console
+
+    def _stepped(self, step: str) -> None:
+        self.step = step
+
+    # -- having none -----------------------------------------------------------------------------------------
+
+    def lose(self, why: str) -> None:
+        """What earlier calls had put into the kernel is gone, for this reason: to be told with the next result."""
+        self._record.lost = why if why.endswith(".") else f"{why}."
+        kernel = self._let_go()
+        if kernel is not None:
+            in_background(kernel.finish(term_grace=0.5))
+
+    def _let_go(self) -> RemoteKernel | None:
+        """Have no kernel any more, and return the one there was."""
+        kernel, self.kernel, self.console = self.kernel, None, None
+        self._record.kernel_id = None
+        self.step = "ended"
+        self._put()
+        return kernel
+
+    async def kill(self, why: str) -> None:
+        """Kill it, for this reason."""
+        assert self.kernel is not None
+        try:
+            await self.kernel.stop(0.0, ANSWER_TIMEOUT)
+        except AlbedoError as error:
+            log.warning("%s: %s", self._record.session_id, error)
+        self.lose(f"the kernel was killed, because {why}")
+
+    async def end(self) -> None:
+        """End it with proof, if there is one.
+
+        Raises:
+            LinkAwayError: the host is out of reach; the kernel is noted as to be ended, and is at the next contact.
+        """
+        kernel_id = self._record.kernel_id
+        await self._end(self._let_go(), kernel_id)
+
+    async def _end(self, kernel: RemoteKernel | None, kernel_id: str | None) -> None:
+        if kernel is not None:
+            await kernel.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
+        elif kernel_id is not None:
+            await end_by_record(kernel_id)
+
+    async def leave(self) -> None:
+        """Let go of it as it is, for another process to take up."""
+        if self.kernel is not None:
+            await self.kernel.leave()
+
+    async def move(self, location: Location) -> None:
+        """Start one in another place, and end the one in the old place with proof.
+
+        Raises:
+            AlbedoError: none could be started there; everything stays as it was.
+        """
+        record = self._record
+        before, console, step = self.kernel, self.console, self.step
+        place, spelled, kernel_id = record.location, record.spelled, record.kernel_id
+        record.location = record.spelled = location
+        try:
+            await self._start()
+        except BaseException:
+            self.kernel, self.console, self.step = before, console, step
+            record.location, record.spelled, record.kernel_id = place, spelled, kernel_id
+            raise
+        self.fresh = f"The session was moved from {place} to {record.location}; it has a fresh kernel."
+        try:
+            await self._end(before, kernel_id)
+        except LinkAwayError as error:
+            log.info("%s: %s", record.session_id, error)  # it is ended at the next contact
+
+
+async def _rest(host: str) -> None:
+    """Wait before the next attempt at a host that wants a sign-in."""
+    news = asyncio.Event()
+    unsubscribe = Reachability.get().subscribe(host, news.set)
+    try:
+        async with asyncio.timeout(SIGN_IN_POLL):
+            await news.wait()
+    except TimeoutError:
+        pass  # nothing was told, so it is tried again by the clock
+    finally:
+        unsubscribe()
