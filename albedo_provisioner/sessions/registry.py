@@ -121,9 +121,7 @@ class Registry:
         """
         async with self._room:
             now = time.time()
-            others = [
-                each for each in self._sessions.values() if each is not wanted and (each.has_kernel or each.busy)
-            ]
+            others = [each for each in self._sessions.values() if each is not wanted and (each.has_kernel or each.busy)]
             free = sorted(
                 (each for each in others if not each.busy and CHILD not in each.record.owner),
                 key=lambda each: each.record.used,

@@ -1,0 +1,147 @@
+"""Sessions for agents of any language: a server of the Model Context Protocol (https://modelcontextprotocol.io).
+
+Needs the official Python SDK, which is an extra: `pip install 'albedo-provisioner[mcp]'`.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from mcp.server.mcpserver import MCPServer
+from mcp.types import CallToolResult, ImageContent, TextContent
+from pydantic import Field
+
+from .. import __version__
+from ..errors import AlbedoError
+from ..hosts.hosts import AsyncHosts
+from .faces import AsyncSession, AsyncSessions
+from .results import Result
+
+_INSTRUCTIONS = """\
+Run Python on the user's own hosts, in kernels that keep their state between calls. A location is host:/absolute/path or
+host:~/path (hosts as in the user's ssh config), or an absolute path on this machine. Always read the note of a result:
+it says when the state of earlier calls is gone, and why.
+"""
+
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+Location = Annotated[str, Field(description="where: host:/absolute/path, host:~/path, or an absolute path here")]
+Kernel = Annotated[str, Field(description="a name, to have several kernels at one location that share nothing")]
+
+
+def make_server(sessions: AsyncSessions, owner: str) -> MCPServer:
+    """Return a server that offers sessions of one owner.
+
+    Args:
+        sessions: the sessions; who made them ends them.
+        owner: whose they are.
+    """
+    server = MCPServer("albedo", instructions=_INSTRUCTIONS, version=__version__, log_level="WARNING")
+
+    async def session_at(location: str, kernel: str) -> AsyncSession:
+        return await sessions.open(location, f"{owner}::{kernel}" if kernel else owner)
+
+    @server.tool(structured_output=False)
+    async def execute(
+        location: Location,
+        code: Annotated[str, Field(description="Python code; the value of its last expression is returned")],
+        timeout: Annotated[
+            float | None, Field(description="seconds after which it is interrupted; null for no limit")
+        ] = 300,
+        reset: Annotated[bool, Field(description="run it on a fresh kernel")] = False,
+        kernel: Kernel = "",
+    ) -> CallToolResult:
+        """Run code where the user's files are, and return what came of it. Variables stay for the next call."""
+        try:
+            session = await session_at(location, kernel)
+            # A person cannot be waited for here: the agent has to be able to say that they are needed.
+            result = await session.execute(code, timeout=timeout, reset=reset, wait_for_sign_in=False)
+        except AlbedoError as error:
+            return _refusal(error)
+        return shown(result)
+
+    @server.tool(structured_output=False)
+    async def status(location: Location, kernel: Kernel = "") -> CallToolResult:
+        """Say what a kernel is doing, and whether its host is within reach. Nothing is asked of the host."""
+        try:
+            return _json(await (await session_at(location, kernel)).status())
+        except AlbedoError as error:
+            return _refusal(error)
+
+    @server.tool(structured_output=False)
+    async def interrupt(location: Location, kernel: Kernel = "") -> CallToolResult:
+        """Interrupt the code that runs; the state of earlier calls stays."""
+        try:
+            done = await (await session_at(location, kernel)).interrupt()
+        except AlbedoError as error:
+            return _refusal(error)
+        return _text("The code was interrupted." if done else "No code was running.")
+
+    @server.tool(structured_output=False)
+    async def reset(location: Location, kernel: Kernel = "") -> CallToolResult:
+        """End a kernel with all that it started; the next call runs on a fresh one."""
+        try:
+            await (await session_at(location, kernel)).reset()
+        except AlbedoError as error:
+            return _refusal(error)
+        return _text("The kernel was ended; the next call starts a fresh one.")
+
+    @server.tool(structured_output=False)
+    async def hosts(
+        probe: Annotated[
+            list[str] | None, Field(description="hosts to ask what they are; none: list those that are known")
+        ] = None,
+    ) -> CallToolResult:
+        """List the user's hosts, or ask some of them whether a kernel could run there."""
+        known = AsyncHosts()
+        try:
+            if probe:
+                return _json([state.to_dict() for state in (await known.probe_all(probe)).values()])
+            return _json([{"host": host.host, "source": host.source} for host in known.list()])
+        except AlbedoError as error:
+            return _refusal(error)
+
+    return server
+
+
+def shown(result: Result) -> CallToolResult:
+    """Return a result as text for a model, its images as images, and all of it as structured content."""
+    lines = []
+    if result.stdout:
+        lines.append(result.stdout.rstrip("\n"))
+    if result.stderr:
+        lines.append(f"[stderr]\n{result.stderr.rstrip()}")
+    if result.value is not None:
+        lines.append(f"[value] {result.value}")
+    if result.traceback:
+        lines.append(f"[{result.status}]\n{result.traceback}")
+    elif result.status != "ok":
+        lines.append(f"[{result.status}]")
+    if result.kernel.note:
+        lines.append(f"[note] {result.kernel.note}")
+    content: list[Any] = [TextContent(type="text", text="\n".join(lines) or "[ok, no output]")]
+    structured = result.to_dict()
+    for output in structured["outputs"]:
+        data = output.get("data") or {}
+        for kind in _IMAGES:
+            if isinstance(data.get(kind), str):
+                content.append(ImageContent(type="image", data=data.pop(kind).replace("\n", ""), mime_type=kind))
+    return CallToolResult(content=content, structured_content=structured)
+
+
+def _text(text: str) -> CallToolResult:
+    return CallToolResult(content=[TextContent(type="text", text=text)])
+
+
+def _json(content: Any) -> CallToolResult:
+    structured = content if isinstance(content, dict) else {"result": content}
+    text = json.dumps(content, indent=1, ensure_ascii=False)
+    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
+
+
+def _refusal(error: AlbedoError) -> CallToolResult:
+    structured = {"error": str(error), "state": getattr(error, "state", None)}
+    return CallToolResult(
+        content=[TextContent(type="text", text=str(error))], structured_content=structured, is_error=True
+    )

@@ -1,0 +1,138 @@
+"""Sessions over the Model Context Protocol, as the official SDK's own client sees them, over stdio."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from crash import albedo
+from faces import Embedded, Host
+from kernels import eventually
+from mcp import Client, StdioServerParameters
+from mcp.types import CallToolResult, ImageContent, TextContent
+
+from albedo_provisioner.sessions.mcp_server import shown
+from albedo_provisioner.sessions.results import KernelReport, Result
+
+PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg=="
+
+
+@asynccontextmanager
+async def agent(*arguments: str) -> AsyncIterator[Client]:
+    """Start the server as an agent does, and connect to it."""
+    server = StdioServerParameters(
+        command=sys.executable, args=["-m", "albedo_provisioner", "mcp", *arguments], env=dict(os.environ)
+    )
+    async with Client(server) as client:
+        yield client
+
+
+def text(result: CallToolResult) -> str:
+    first = result.content[0]
+    assert isinstance(first, TextContent)
+    return first.text
+
+
+def content(result: CallToolResult) -> dict[str, Any]:
+    assert result.structured_content is not None
+    return result.structured_content
+
+
+async def test_the_tools_and_what_they_are_for_are_told() -> None:
+    async with agent() as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert set(tools) == {"execute", "status", "interrupt", "reset", "hosts"}
+        assert all(tool.description for tool in tools.values())
+        assert set(tools["execute"].input_schema["required"]) == {"location", "code"}
+
+
+async def test_code_runs_on_a_host_and_keeps_its_state_until_a_reset(any_host: Host) -> None:
+    where = {"location": any_host.location()}
+    async with agent() as client:
+        first = await client.call_tool("execute", {**where, "code": "x = 41\nprint('hello')\nx + 1"})
+        assert text(first) == "hello\n[value] 42"
+        assert content(first)["kernel"]["host"] == (any_host.alias or "this machine")
+        second = await client.call_tool("execute", {**where, "code": "x"})
+        assert (text(second), content(second)["kernel"]["reused"]) == ("[value] 41", True)
+        other = await client.call_tool("execute", {**where, "code": "x", "kernel": "other"})
+        assert "NameError" in text(other)
+        assert not other.is_error
+        await client.call_tool("reset", where)
+        assert "NameError" in text(await client.call_tool("execute", {**where, "code": "x"}))
+        late = await client.call_tool("execute", {**where, "code": "import time\ntime.sleep(600)", "timeout": 1})
+        assert "[timeout]" in text(late)
+        assert "kept" in text(late)
+    await eventually(lambda: not any_host.processes())
+
+
+async def test_code_that_runs_can_be_looked_at_and_interrupted(embedded_host: Embedded) -> None:
+    where = {"location": embedded_host.location()}
+    async with agent() as client:
+        code = "print('begun', flush=True)\nimport time\ntime.sleep(600)"
+        running = asyncio.create_task(client.call_tool("execute", {**where, "code": code}))
+
+        async def interrupted() -> bool:
+            return "was interrupted" in text(await client.call_tool("interrupt", where))
+
+        async with asyncio.timeout(30):
+            while content(await client.call_tool("status", where))["execution_state"] != "busy":  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(0.5)  # into the code
+        assert await interrupted()
+        assert "KeyboardInterrupt" in text(await running)
+        assert "No code" in text(await client.call_tool("interrupt", where))
+
+
+async def test_images_come_as_images(embedded_host: Embedded) -> None:
+    code = f"import base64\nfrom IPython.display import Image, display\ndisplay(Image(base64.b64decode({PIXEL!r})))"
+    async with agent() as client:
+        result = await client.call_tool("execute", {"location": embedded_host.location(), "code": code})
+        (image,) = [each for each in result.content if isinstance(each, ImageContent)]
+        assert image.mime_type == "image/png"
+        assert base64.b64decode(image.data) == base64.b64decode(PIXEL)
+
+
+async def test_hosts_are_listed_and_asked(embedded_host: Embedded) -> None:
+    async with agent() as client:
+        listed = content(await client.call_tool("hosts", {}))["result"]
+        assert listed == [{"host": embedded_host.alias, "source": "config"}]
+        (state,) = content(await client.call_tool("hosts", {"probe": [str(embedded_host.alias)]}))["result"]
+        assert state["state"] == "ready"
+
+
+async def test_what_cannot_be_run_is_an_error_that_says_why(embedded_host: Embedded) -> None:
+    async with agent() as client:
+        result = await client.call_tool("execute", {"location": "-oProxyCommand=id:/", "code": "1"})
+        assert result.is_error
+        assert "Not a location" in text(result)
+        embedded_host.server.behave(refuse_auth=True)
+        result = await client.call_tool("execute", {"location": embedded_host.location(), "code": "1"})
+        assert result.is_error
+        assert content(result)["state"] == "needs_auth"
+        assert "Permission denied" in text(result)
+
+
+async def test_with_keep_the_kernel_outlives_the_agent(embedded_host: Embedded) -> None:
+    async with agent("--keep", "--owner", "me") as client:
+        await client.call_tool("execute", {"location": embedded_host.location(), "code": "x = 41"})
+    (kernel,) = [line for line in albedo("kernels").splitlines() if embedded_host.alias and embedded_host.alias in line]
+    assert "idle" in kernel
+    albedo("stop", kernel.split()[0])
+
+
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        (Result("ok"), "[ok, no output]"),
+        (Result("lost", stdout="a\n", kernel=KernelReport(note="gone.")), "a\n[lost]\n[note] gone."),
+        (Result("error", stderr="b\n", error="E: e", traceback="T"), "[stderr]\nb\n[error]\nT"),
+    ],
+)
+def test_a_result_is_text_for_a_model(result: Result, expected: str) -> None:
+    assert text(shown(result)) == expected
