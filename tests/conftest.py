@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,6 +34,39 @@ def away_from_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
             if (real_home / name).is_file() and "PIP_CONFIG_FILE" not in os.environ:
                 patch.setenv("PIP_CONFIG_FILE", str(real_home / name))
         yield
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option for the long form."""
+    parser.addoption(
+        "--every-host",
+        action="store_true",
+        help="run what is for several kinds of hosts on each of them, instead of on one, by turns",
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave one kind of host to each test that could run on several, unless all are wanted.
+
+    Nothing is left out when tests are chosen by `-k` or by their whole names. Which kind it is, is decided by the test's name: the same every time, and each kind as often as the others.
+    """
+    named = config.getoption("keyword") or any("[" in argument for argument in config.args)
+    if config.getoption("--every-host") or named:
+        return
+    variants: dict[tuple[object, ...], list[pytest.Item]] = {}
+    for item in items:
+        params: dict[str, object] = getattr(getattr(item, "callspec", None), "params", {})
+        if {"any_host", "remote_host"} & set(params):
+            rest = sorted((name, repr(value)) for name, value in params.items() if not name.endswith("_host"))
+            variants.setdefault((item.nodeid.partition("[")[0], *rest), []).append(item)
+    dropped = []
+    for key, kinds in variants.items():
+        turn = zlib.crc32(repr(key).encode()) % len(kinds)
+        dropped += [item for number, item in enumerate(kinds) if number != turn]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        left = set(map(id, dropped))
+        items[:] = [item for item in items if id(item) not in left]
 
 
 def pytest_report_header() -> list[str]:
