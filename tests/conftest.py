@@ -48,7 +48,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave one kind of host to each test that could run on several, unless all are wanted.
 
-    Nothing is left out when tests are chosen by `-k` or by their whole names. Which kind it is, is decided by the test's name: the same every time, and each kind as often as the others.
+    Nothing is left out when tests are chosen by `-k` or by their whole names. Which kind it is, is decided by the
+    test's name: the same every time, and each kind as often as the others.
     """
     named = config.getoption("keyword") or any("[" in argument for argument in config.args)
     if config.getoption("--every-host") or named:

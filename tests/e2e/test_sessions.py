@@ -191,7 +191,8 @@ class TestState:
     ) -> None:
         session = sessions.open(embedded_host.location())
         session.execute("x = 41")
-        result = session.execute("print('so far', flush=True)\nimport os\nos._exit(3)")
+        # It takes ipykernel a moment to send what was printed; what it has not sent dies with it.
+        result = session.execute("print('so far', flush=True)\nimport os, time\ntime.sleep(1)\nos._exit(3)")
         assert result.status == "lost"
         assert "so far" in result.stdout
         assert (result.kernel.ended, result.kernel.state_lost) == (True, True)
