@@ -110,13 +110,15 @@ class RemoteKernel(WatchedKernel):
         """Take up a kernel that runs already, with the key that it was started with.
 
         Raises:
-            KernelGoneError: there is none any more.
+            KernelGoneError: there is none any more, or it has ended; its keeper, if there is one, stays.
             AlbedoError: the host cannot be reached, nor some seconds later.
         """
         kernel = cls(request, kernel_id, make_front, KernelRecords().node(kernel_id))
         kernel.on_step = on_step
         try:
             await kernel._attach_patiently()
+            if kernel.state == "exited":  # while nobody was linked to it; its keeper and its journal are still there
+                raise KernelGoneError(str(kernel.cause))
             kernel._put_record()
             await kernel._until_running()
         except KernelGoneError:

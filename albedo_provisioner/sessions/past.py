@@ -26,10 +26,14 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     report = KernelReport(
         reused=True, remote=host is not None, host=host or "this machine", location=str(session.location)
     )
-    found: JournalCell | None = None
+    if cell.kernel_id is None:
+        report.note = (
+            "The code was being run without a kernel when the process that had asked for it ended: it may have run, "
+            "in part or to its end."
+        )
+        return Result(LOST, kernel=report, cell_id=cell.cell_id)
     try:
-        if cell.kernel_id is not None:
-            found = await await_cell(host, cell.kernel_id, session.python, cell.cell_id)
+        found: JournalCell | None = await await_cell(host, cell.kernel_id, session.python, cell.cell_id)
     except KernelGoneError as error:
         report.note = f"What came of this call is gone together with its kernel: {error}"
         report.state_lost = True

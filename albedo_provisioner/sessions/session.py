@@ -73,7 +73,7 @@ class SessionCore:
         self._registry = registry
         self._turn = asyncio.Lock()  # cells, and whatever begins or ends kernels, one after the other
         self._calls: dict[str, asyncio.Task[Result]] = {}  # those that have not returned yet, by their cells' ids
-        self._held = SessionKernel(record, self._put, self._heard_late)
+        self._held = SessionKernel(record, self._put, self._heard_late, self._salvage)
         self._running: Execution | None = None
         self._outlived: Execution | None = None  # a cell that outlived its call
         self._since = 0.0
@@ -244,6 +244,7 @@ class SessionCore:
         Raises:
             KernelStartError: that cannot be done either.
         """
+        log.warning("%s runs code without a kernel: %s", self.record.session_id, error)
         records = self._registry.records
         if records.cell(cell_id) is None:
             records.begin(cell_id, self.record.session_id, None, call.code)
@@ -487,6 +488,15 @@ class SessionCore:
             self._registry.records.finish(cell_id, result.to_dict())
             return result
         return Result.from_dict(record.result, str(self._registry.records.outputs))
+
+    async def _salvage(self, kernel_id: str) -> None:
+        """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more."""
+        for record in self.cells():
+            if record.kernel_id == kernel_id and record.result is None and record.cell_id not in self._calls:
+                try:
+                    await self.cell(record.cell_id)
+                except AlbedoError as error:
+                    log.info("%s: %s: %s", self.record.session_id, record.cell_id, error)
 
     def touch(self) -> None:
         """Note that it is being used."""

@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import AlbedoError, KernelGoneError, LinkAwayError, SignInError
 from ..hosts.reachability import Reachability
 from ..kernels.console import Console, Heard
-from ..kernels.endings import end_by_record, in_background
+from ..kernels.endings import end_by_record, end_on_host, in_background
 from ..kernels.records import KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
@@ -38,6 +38,7 @@ class SessionKernel:
         record: what is on record of the session; kept up to date here.
         put: called when it has changed.
         late: told what comes for cells that have finished.
+        salvage: awaited with the id of a kernel that has ended, before what its keeper knows is given up.
 
     Attributes:
         kernel: the kernel, dead or alive; None when there is none.
@@ -47,7 +48,13 @@ class SessionKernel:
         fresh: why the kernel has not been used yet, when there was another before; None once that has been told.
     """
 
-    def __init__(self, record: SessionRecord, put: Callable[[], None], late: Heard) -> None:
+    def __init__(
+        self,
+        record: SessionRecord,
+        put: Callable[[], None],
+        late: Heard,
+        salvage: Callable[[str], Awaitable[None]],
+    ) -> None:
         self.kernel: RemoteKernel | None = None
         self.console: Console | None = None
         self.step = "ended"
@@ -56,6 +63,7 @@ class SessionKernel:
         self._record = record
         self._put = put
         self._late = late
+        self._salvage = salvage
 
     @property
     def alive(self) -> bool:
@@ -85,7 +93,9 @@ class SessionKernel:
         try:
             await self._patiently(attach, wait_for_sign_in)
         except KernelGoneError as error:
+            await self._salvage(kernel_id)
             self.lose(str(error))
+            in_background(end_on_host(request, kernel_id))
 
     async def start(self, wait_for_sign_in: bool) -> None:
         """Start one.
@@ -103,7 +113,16 @@ class SessionKernel:
             env=self._record.env,
             kernel_name="albedo-session",
         )
-        self._register(await RemoteKernel.start(request, self._make_console, self._stepped))
+        # On record before it is started: when this process is killed meanwhile, the next one takes the kernel up.
+        kernel_id = self._record.kernel_id = str(uuid.uuid4())
+        self._put()
+        try:
+            kernel = await RemoteKernel.start(request, self._make_console, self._stepped, kernel_id)
+        except BaseException:
+            self._record.kernel_id = None
+            self._put()
+            raise
+        self._register(kernel)
 
     async def _patiently(self, work: Callable[[], Awaitable[None]], wait_for_sign_in: bool) -> None:
         """Do what needs the host; where a person has to sign in first, wait until that has been done."""

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from conftest import unavailable
 from faces import Embedded, Host
+from faults.agents import run_agents
 from faults.run import run
 from kernels import Kernel, eventually, started
 from sshd import NoSshdError
@@ -113,3 +114,12 @@ def kill_keeper(host: Embedded) -> None:
     """Kill the host's only keeper."""
     (keeper,) = [p for p in host.processes() if Path(f"/proc/{p.pid}/comm").read_text() == "albedo-keeper\n"]
     os.kill(keeper.pid, signal.SIGKILL)
+
+
+@pytest.mark.timeout(300)
+def test_agents_that_are_killed_lose_no_call_and_run_none_twice() -> None:
+    """L3, L4: a few rounds of `python -m tests.faults --agents`."""
+    try:
+        assert run_agents(4, secrets.token_hex(4)) == 0
+    except NoSshdError as error:
+        unavailable(str(error))

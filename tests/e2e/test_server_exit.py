@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from crash import albedo, listed
 from faces import Embedded, Host
 from kernels import add_kernelspec
 from leaks import settled
@@ -194,6 +196,23 @@ class TestKilled:
             assert "This is a new kernel: the one that ran for this notebook since" in told
             assert "has this kernel no more" in told
         end(second, session)
+
+    def test_a_kernel_that_was_killed_meanwhile_is_replaced_and_its_cause_told(
+        self, servers: Servers, embedded_host: Embedded
+    ) -> None:
+        """L3, K5: its keeper lives, with what the cells printed."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        os.kill(servers.crash(kernelspec), signal.SIGKILL)
+        second = servers.start()
+        with opened(second, kernelspec) as (session, channels):
+            printed, told = said(channels, "print('x' in globals())")
+            assert printed == "False\n"
+            assert "This is a new kernel" in told
+            assert "SIGKILL" in told
+        end(second, session)
+        (left,) = listed()
+        assert left["state"] == "exited"
+        albedo("stop", left["kernel_id"])
 
     def test_of_two_servers_that_open_the_notebook_at_once_one_gets_its_kernel(
         self, servers: Servers, embedded_host: Embedded

@@ -10,6 +10,7 @@ import sys
 
 from sshd import NoSshdError
 
+from .agents import run_agents
 from .rounds import ROUNDS
 from .run import run
 from .soak import soak
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="name the faults and end")
     parser.add_argument("--keep-going", action="store_true", help="go on with a fresh kernel after a round that failed")
     parser.add_argument("--soak", type=float, metavar="SECONDS", help="one kernel under cuts for so long, measured")
+    parser.add_argument("--agents", type=int, metavar="N", help="rounds of sessions whose agents are killed, instead")
     options = parser.parse_args()
     if options.list:
         print("\n".join(ROUNDS))
@@ -35,6 +37,8 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     seed = options.seed or secrets.token_hex(4)
     try:
+        if options.agents:
+            return run_agents(options.agents, seed)
         if options.soak:
             return asyncio.run(soak(options.soak, seed))
         failures = asyncio.run(
