@@ -103,7 +103,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(f"unrecognized arguments: {shlex.join(unknown)}")
     if getattr(arguments, "location", "") is None:
         parser.error("which location? For example: jupyter albedo add gpu:~/proj")
-    if getattr(arguments, "kernel", None) is not None and not arguments.check:
+    if arguments.run is _add and arguments.kernel is not None and not arguments.check:
         parser.error("--kernel takes the kernel's language and name from the host, so not with --no-check")
     return arguments
 
@@ -221,6 +221,8 @@ def _add(arguments: argparse.Namespace) -> int:
     location = Location.parse(arguments.location).expanded()
     display_name = arguments.display_name
     # Before the host is asked: what is wrong on this side can be said at once.
+    if arguments.name is not None:
+        kernelspecs.check_name(arguments.name)
     settings = kernelspecs.Settings(location, arguments.python, dict(arguments.env), arguments.grace, arguments.provide)
     appearance = None
     if arguments.check:

@@ -282,6 +282,16 @@ def add(
     return Kernelspec(name, directory, display_name, settings.config())
 
 
+def check_name(name: str) -> None:
+    """See whether a kernelspec could have this name.
+
+    Raises:
+        ConfigError: it could not.
+    """
+    if not _NAME.fullmatch(name.lower()):
+        raise ConfigError(f"{name!r} is not a kernelspec name: only letters, digits, '.', '_' and '-' may be in it.")
+
+
 def _choose_name(settings: Settings, name: str | None, replace: bool) -> str:
     # What it is for by name; None where it is not ours. Jupyter offers python3 also where no directory has that name.
     taken: dict[str, str | None] = {"python3": None}
@@ -290,10 +300,7 @@ def _choose_name(settings: Settings, name: str | None, replace: bool) -> str:
         taken.setdefault(other, None if config is None else _purpose(config.get("location", ""), config.get("kernel")))
     purpose = _purpose(settings.location, settings.kernel)
     if name is not None:
-        if not _NAME.fullmatch(name.lower()):
-            raise ConfigError(
-                f"{name!r} is not a kernelspec name: only letters, digits, '.', '_' and '-' may be in it."
-            )
+        check_name(name)
         name = name.lower()  # Jupyter looks names up in lower case
         if name not in taken or taken[name] == purpose:
             return name

@@ -6,6 +6,7 @@ keeper needs is made ready meanwhile.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -82,8 +83,11 @@ def _begin(
         try:
             pid = spawn(path, request["kernel_id"], request["kernel"])
         except OSError as error:
-            argv = request["kernel"].get("argv")
-            return {"error": "spawn", "argv": argv, "detail": error.strerror or str(error)}
+            detail = error.strerror or str(error)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # it is the run directory that has no room
+                return {"error": "staging", "path": path, "detail": detail}
+            argv = [word.replace("{python}", sys.executable) for word in request["kernel"].get("argv") or ()]
+            return {"error": "spawn", "argv": argv, "detail": detail}
         except UnknownKernelspecError as error:
             return {"error": "kernelspec", "detail": str(error)}
     # Only now: it imports ctypes, and the kernel has no orphans for as long as it is still starting.

@@ -135,7 +135,8 @@ def begun(path: str) -> str | None:
 def kernel_ids() -> list[str]:
     """Return the ids of all kernels that have a run directory."""
     try:
-        return sorted(name for name in os.listdir(root()) if _ID.fullmatch(name))
+        with os.scandir(root()) as entries:
+            return sorted(entry.name for entry in entries if _ID.fullmatch(entry.name) and entry.is_dir())
     except FileNotFoundError:
         return []
 

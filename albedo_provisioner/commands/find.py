@@ -50,7 +50,8 @@ def by_notebook(path: str, deadline: float) -> list[FoundKernel]:
         found = [kernel for answer in answers for kernel in answer.kernels if is_notebook(kernel.notebook, path)]
         if not found:
             raise AlbedoError(
-                f"No kernel is known to have run for {path}; `jupyter albedo kernels` lists those there are."
+                f"No kernel is known to have run for {path}; `jupyter albedo kernels` lists those there are, and "
+                "`jupyter albedo recover --kernel ID` takes any of them."
                 f"{_unasked(answers)}"
             )
     return sorted(found, key=lambda kernel: kernel.since or 0.0, reverse=True)

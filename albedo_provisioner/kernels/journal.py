@@ -122,7 +122,7 @@ async def visiting(host: str | None, kernel_id: str, python: str | None) -> Asyn
     """
     visitor = _Visitor()
     node = KernelRecords().node(kernel_id)
-    link = KernelLink(HostPool.get().transport_for(host), kernel_id, "albedo visitor", python, visitor, node)
+    link = KernelLink(HostPool.get().transport_for(host), kernel_id, "jupyter albedo", python, visitor, node)
     try:
         await link.attach()
         yield link, visitor

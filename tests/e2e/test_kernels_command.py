@@ -35,6 +35,7 @@ def test_a_kernel_is_listed_with_all_that_is_known_of_it_and_ended_with_its_chil
 ) -> None:
     folder = any_host.make_folder("proj")
     began = time.time()
+    any_host.write(".albedo-remote/run/filler", "no kernel, and not listed as one")
     crash(add_kernelspec(any_host.location("proj")), notebook, [BUSY])
     (kernel,) = listed()
     assert (kernel["host"], kernel["folder"]) == (any_host.alias, str(folder))
@@ -53,6 +54,7 @@ def test_a_kernel_is_listed_with_all_that_is_known_of_it_and_ended_with_its_chil
     assert any_host.processes() == []
     assert KernelRecords().all() == []
     assert "No kernel runs" in albedo("kernels")
+    (any_host.home / ".albedo-remote/run/filler").unlink()
 
 
 def test_a_kernel_in_use_is_listed_and_stays(embedded_host: Embedded, notebook: Path) -> None:

@@ -96,6 +96,18 @@ def test_the_output_of_a_cell_whose_client_was_killed_comes_back_whole(any_host:
     assert listed() == []
 
 
+def test_a_kernel_is_named_for_a_notebook_that_it_did_not_run_for(embedded_host: Embedded, notebook: Path) -> None:
+    """One that was moved, or was run by a program that gives its kernels no notebook."""
+    crash(add_kernelspec(embedded_host.location()), notebook, [("first", "x = 41\nprint('BEGUN')")])
+    kernel = until_state("idle")
+    moved = notebook.rename(notebook.with_name("moved.ipynb"))
+    assert "recover --kernel ID" in albedo("recover", moved, status=1)
+    assert "nonsense" in albedo("recover", moved, "--kernel", "nonsense", status=1)
+    assert "cell 1: 1 line of In [1] put in" in albedo("recover", moved, "--kernel", kernel["kernel_id"][:8])
+    assert text(read(moved).cells[0]) == "BEGUN\n"
+    albedo("stop", kernel["kernel_id"])
+
+
 def test_in_jupyter_server_too(workspace: Workspace, embedded_host: Embedded) -> None:
     """The server is killed, and the file was saved with the beginning of the output."""
     root = workspace.root / "notebooks"

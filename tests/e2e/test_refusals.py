@@ -276,6 +276,8 @@ class TestOurFiles:
                 pass
         assert str(sshd_host.alias) in str(caught.value)
         assert "No space left" in str(caught.value)
+        assert ".albedo-remote/run" in str(caught.value)
+        assert "{" not in str(caught.value)
         assert settled(sshd_host.leftovers) == []
 
     async def test_may_be_no_longer_than_a_limit(self, sshd_host: Real) -> None:
