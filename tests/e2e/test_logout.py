@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from kernels import eventually, started
-from procs import everyone, wait_until
+from procs import descendants, everyone, send, wait_until
 
 from albedo_provisioner.hosts.check import check_location
 from albedo_provisioner.location import Location
@@ -27,6 +27,7 @@ USER = "albedo-logout"
 
 SSHD = """
 [Unit]
+Wants=dbus.service systemd-logind.service systemd-user-sessions.service
 After=dbus.service systemd-logind.service systemd-user-sessions.service
 [Service]
 RuntimeDirectory=sshd
@@ -78,8 +79,10 @@ def container(workspace: Workspace) -> Iterator[Container]:
         made = Container(root, workspace.root / "key")
         port = _prepare(made)
         command = ["systemd-nspawn", "-D", root, "--machine=albedo-logout", "--register=no", "--keep-unit", "--boot"]
+        # Nothing else of what this machine starts at its boot is started there.
+        command += ["--console=pipe", "systemd.unit=albedo-sshd.service"]
         with subprocess.Popen(
-            [*command, "--console=pipe"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         ) as booted:
             try:
                 _wait_for_sshd(port, booted)
@@ -89,6 +92,10 @@ def container(workspace: Workspace) -> Iterator[Container]:
                 )
                 yield made
             finally:
+                # The container's first process would outlive the program that started it; all others end with it.
+                for process in descendants(booted.pid):
+                    if process.ppid == booted.pid:
+                        send(process, signal.SIGKILL)
                 booted.kill()
     finally:
         subprocess.run(["umount", "--lazy", root], check=True)
@@ -103,12 +110,10 @@ def _prepare(container: Container) -> int:
     for key in (container.key, etc / "ssh/albedo_key"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", key], check=True)
     (etc / "machine-id").unlink(missing_ok=True)
-    for folder in ("systemd/logind.conf.d", "systemd/system/multi-user.target.wants"):
-        (etc / folder).mkdir(parents=True, exist_ok=True)
+    (etc / "systemd/logind.conf.d").mkdir(parents=True, exist_ok=True)
     (etc / "systemd/logind.conf.d/albedo.conf").write_text("[Login]\nKillUserProcesses=yes\nUserStopDelaySec=0\n")
     (etc / "systemd/system/albedo-sshd.service").write_text(SSHD)
-    (etc / "systemd/system/multi-user.target.wants/albedo-sshd.service").symlink_to("../albedo-sshd.service")
-    for unit in ("networking", "systemd-networkd", "systemd-resolved", "ssh"):  # the network is this machine's
+    for unit in ("networking", "systemd-networkd", "systemd-resolved"):  # the network is this machine's
         (etc / f"systemd/system/{unit}.service").unlink(missing_ok=True)
         (etc / f"systemd/system/{unit}.service").symlink_to("/dev/null")
     (etc / "ssh/albedo_config").write_text(SSHD_CONFIG.format(port=port))
