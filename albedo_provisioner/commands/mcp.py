@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 
 from ..errors import AlbedoError
 
@@ -39,6 +38,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"This takes the Model Context Protocol's Python SDK, version 2 ({error}). Install it with: "
             "pip install 'albedo-provisioner[mcp]'"
         ) from None
+    import asyncio
+
     from ..sessions.faces import AsyncSessions
 
     async def serve() -> None:

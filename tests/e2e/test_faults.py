@@ -107,7 +107,7 @@ def asked(kernel: Kernel) -> int:
     provisioner = kernel.manager.provisioner
     assert isinstance(provisioner, AlbedoProvisioner)
     assert provisioner._kernel is not None
-    return len(provisioner._kernel._relay.running)
+    return len(provisioner._kernel._front.running)
 
 
 def kill_keeper(host: Embedded) -> None:

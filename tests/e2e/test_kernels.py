@@ -12,7 +12,7 @@ import pytest
 from faces import Embedded, Host, Local
 from kernels import started
 from leaks import settled
-from procs import Process
+from procs import Process, wait_until
 
 from albedo_provisioner.errors import AlbedoError
 
@@ -58,7 +58,7 @@ class TestPlace:
         async with started(str(home), {"python": str(local_host.python)}) as kernel:
             assert await kernel.json("os.environ['HOME']", "import os") == str(home)
         os.environ["HOME"] = str(local_host.home)
-        assert not (home / ".albedo-remote" / "run").exists()
+        wait_until(lambda: not (home / ".albedo-remote" / "run").exists(), what="the run directory is gone")
 
 
 class TestEnvironment:
