@@ -10,6 +10,11 @@ from jupyter_core.paths import jupyter_data_dir
 from .errors import ConfigError
 
 
+def albedo_home_path(home: str | os.PathLike[str] | None = None) -> Path:
+    """Return where the directory is, or would be; nothing is made. See `albedo_home`."""
+    return Path(home or os.environ.get("ALBEDO_HOME") or Path(jupyter_data_dir()) / "albedo").expanduser()
+
+
 def albedo_home(home: str | os.PathLike[str] | None = None) -> Path:
     """Return the directory, made private if it had to be made.
 
@@ -19,7 +24,7 @@ def albedo_home(home: str | os.PathLike[str] | None = None) -> Path:
     Raises:
         ConfigError: it cannot be made.
     """
-    path = Path(home or os.environ.get("ALBEDO_HOME") or Path(jupyter_data_dir()) / "albedo").expanduser()
+    path = albedo_home_path(home)
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:

@@ -11,7 +11,7 @@ import stat
 from pathlib import Path
 
 from ..errors import AlbedoError, ConfigError
-from ..home import albedo_home
+from ..home import albedo_home, albedo_home_path
 
 # sockaddr_un has 104 bytes for the path on macOS and the BSDs, 108 on Linux; ssh binds the socket under a name that
 # is 17 characters longer first, and %C is 40.
@@ -27,11 +27,7 @@ def our_directories() -> list[Path]:
     Below ALBEDO_HOME, where all processes that share the records of kernels find it, unless its path is too long for a
     socket's name.
     """
-    places = []
-    try:
-        places.append(albedo_home() / "ssh")
-    except ConfigError:
-        pass  # it cannot be made: who needs it for more than this says so
+    places = [albedo_home_path() / "ssh"]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     places.append(Path(runtime) / "albedo" if runtime else Path(f"/tmp/albedo-{os.getuid()}"))
     return [place for place in places if len(os.fsencode(place)) <= _LONGEST_DIRECTORY]
@@ -45,8 +41,10 @@ def make_our_directory() -> Path:
     """
     for place in our_directories():
         try:
+            if place.parent == albedo_home_path():
+                albedo_home()
             place.mkdir(mode=0o700, exist_ok=True)
-        except OSError:
+        except (OSError, ConfigError):
             continue
         if is_private(place):
             return place

@@ -107,7 +107,7 @@ def assert_nothing_left(space: Workspace, *, records: bool = False) -> None:
     assert sorted(space.temp.iterdir()) == []
     for directory in (space.data_dir, space.runtime_dir, space.config_dir, space.home):
         assert [path for path in directory.rglob("*") if path.is_file()] == []
-    assert records or not space.albedo_home.exists()
+    assert records or not space.albedo_home.exists(), sorted(space.albedo_home.rglob("*"))
 
 
 def test_shows_in_a_screenful_that_nothing_was_lost_and_leaves_nothing(workspace: Workspace) -> None:
