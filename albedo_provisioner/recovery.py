@@ -231,7 +231,8 @@ def _describe(cell: NotebookNode, outputs: Sequence[NotebookNode], run: Replay, 
     elif run.cell.state == "ended":
         text += "; its kernel ended while it ran"
     if run.cell.dropped:
-        text += f"; {run.cell.dropped} message(s) of it were more than the journal keeps"
+        dropped = run.cell.dropped
+        text += f"; {dropped} {'message was' if dropped == 1 else 'messages were'} more than the journal keeps"
     if run.cell.code != cell.source:
         text += "; its source was changed since it ran"
     return text

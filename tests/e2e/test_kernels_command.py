@@ -68,7 +68,7 @@ def test_a_kernel_that_exited_is_told_so(embedded_host: Embedded, notebook: Path
     crash(
         add_kernelspec(embedded_host.location()),
         notebook,
-        [(None, "print('BEGUN', flush=True)\nimport os\nos._exit(3)")],
+        [(None, "print('BEGUN', flush=True)\nimport os, time\ntime.sleep(1)\nos._exit(3)")],  # for ipykernel to send it
     )
     kernel = until_state("exited")
     albedo("stop", kernel["kernel_id"])
