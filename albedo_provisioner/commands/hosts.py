@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_names(hosts: list[KnownHost]) -> None:
-    from .survey import when
+    from ..kernels.survey import when
 
     print_table(("HOST", "LAST USED"), [(host.host, when(host.used)) for host in hosts])
 

@@ -13,7 +13,7 @@ from ..location import parse_host
 from .table import print_table
 
 if TYPE_CHECKING:
-    from .survey import FoundKernel, HostAnswer
+    from ..kernels.survey import FoundKernel, HostAnswer
 
 _DESCRIPTION = """\
 List the kernels that run on other hosts and on this machine, whoever started them and whether or not a notebook is
@@ -74,7 +74,7 @@ def _seconds(text: str) -> float:
 
 def run(arguments: argparse.Namespace) -> int:
     """Ask the hosts and print what they have."""
-    from .survey import DEADLINE, survey
+    from ..kernels.survey import DEADLINE, survey
 
     answers = survey(arguments.hosts or None, arguments.timeout or DEADLINE)
     if arguments.json:
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _print_table(kernels: list[FoundKernel]) -> None:
-    from .survey import when
+    from ..kernels.survey import when
 
     rows = []
     for kernel in kernels:

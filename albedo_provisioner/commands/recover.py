@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
     from ..kernels.journal import JournalCell
-    from .survey import FoundKernel
+    from ..kernels.survey import FoundKernel
 
 _DESCRIPTION = """\
 Put outputs that a notebook's file lacks back into its cells, after the Jupyter Server, the program that ran the
@@ -101,9 +101,9 @@ def _journal(arguments: argparse.Namespace) -> tuple[FoundKernel, list[JournalCe
         AlbedoError: there is none, or its host cannot be asked.
     """
     from ..hosts import io_thread
+    from ..kernels import find
     from ..kernels.journal import read_journal
-    from . import find
-    from .survey import DEADLINE
+    from ..kernels.survey import DEADLINE
 
     deadline = arguments.timeout or DEADLINE
     if arguments.kernel is not None:

@@ -10,7 +10,7 @@ from ..errors import AlbedoError, HostError, LinkAwayError
 from .kernels import add_timeout
 
 if TYPE_CHECKING:
-    from .survey import FoundKernel
+    from ..kernels.survey import FoundKernel
 
 _DESCRIPTION = """\
 End kernels on their hosts: the kernel, everything it started, and its keeper; that nothing is left is looked up there.
@@ -45,8 +45,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(arguments: argparse.Namespace) -> int:
     """End them, side by side, and say for each what came of it."""
     from ..hosts import io_thread
-    from . import find
-    from .survey import DEADLINE
+    from ..kernels import find
+    from ..kernels.survey import DEADLINE
 
     deadline = arguments.timeout or DEADLINE
     status = 0

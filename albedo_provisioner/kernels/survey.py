@@ -16,10 +16,10 @@ from .. import kernelspecs
 from ..errors import AlbedoError, HostError, KernelStartError, LocationError, UnreachableError, UnsupportedHostError
 from ..hosts import io_thread
 from ..hosts.check import ask
-from ..kernels.endings import prove_endings
-from ..kernels.journal import kernel_facts
-from ..kernels.records import ENDING, KernelRecord, KernelRecords
 from ..location import Location
+from .endings import prove_endings
+from .journal import kernel_facts
+from .records import ENDING, KernelRecord, KernelRecords
 
 DEADLINE = 15.0
 """Seconds that each host has to answer, unless the caller says otherwise."""

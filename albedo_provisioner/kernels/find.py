@@ -6,23 +6,29 @@ import os
 from collections.abc import Sequence
 
 from ..errors import AlbedoError
-from ..kernels.records import KernelRecords
-from .survey import FoundKernel, HostAnswer, of_record, survey
+from ..hosts import io_thread
+from .records import KernelRecords
+from .survey import FoundKernel, HostAnswer, of_record, survey_on_io_thread
 
 _SURE = 8
 """Characters of an id, as the table shows them, that are taken for unique without asking all hosts."""
 
 
 def by_id(prefix: str, deadline: float) -> FoundKernel:
-    """Return the kernel whose id begins like this: of those on record, and of those that the hosts have.
+    """Return the kernel whose id begins like this: of those on record, and of those that the hosts have; blocking.
 
     Raises:
         AlbedoError: there is none, or more than one.
     """
+    return io_thread.run_blocking(by_id_on_io_thread(prefix, deadline))
+
+
+async def by_id_on_io_thread(prefix: str, deadline: float) -> FoundKernel:
+    """Do what `by_id` does, on the I/O thread."""
     recorded = [record for record in KernelRecords().all() if record.kernel_id.startswith(prefix)]
     if len(recorded) == 1 and len(prefix) >= _SURE:
         return of_record(recorded[0])
-    answers = survey(None, deadline)
+    answers = await survey_on_io_thread(None, deadline)
     found = [kernel for answer in answers for kernel in answer.kernels if kernel.kernel_id.startswith(prefix)]
     if not prefix or not found:
         raise AlbedoError(
@@ -35,7 +41,7 @@ def by_id(prefix: str, deadline: float) -> FoundKernel:
 
 
 def by_notebook(path: str, deadline: float) -> list[FoundKernel]:
-    """Return the kernels of a notebook, the newest first: those on record, else those that the hosts tell of.
+    """Return the kernels of a notebook, the newest first: those on record, else those that the hosts tell of; blocking.
 
     Args:
         path: the notebook's file; it need not exist.
@@ -44,9 +50,14 @@ def by_notebook(path: str, deadline: float) -> list[FoundKernel]:
     Raises:
         AlbedoError: there is none.
     """
+    return io_thread.run_blocking(by_notebook_on_io_thread(path, deadline))
+
+
+async def by_notebook_on_io_thread(path: str, deadline: float) -> list[FoundKernel]:
+    """Do what `by_notebook` does, on the I/O thread."""
     found = [of_record(record) for record in KernelRecords().all() if is_notebook(record.notebook, path)]
     if not found:
-        answers = survey(None, deadline)
+        answers = await survey_on_io_thread(None, deadline)
         found = [kernel for answer in answers for kernel in answer.kernels if is_notebook(kernel.notebook, path)]
         if not found:
             raise AlbedoError(
