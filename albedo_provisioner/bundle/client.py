@@ -18,6 +18,10 @@ _MOST_BUFFERS = 512  # writev takes 1024 on Linux and less elsewhere
 
 ATTACHED_HOLD = 256 << 20
 
+SHORT_ABSENCE = 10.0
+"""Seconds for which a client that went away is kept what was on its way to it, though that be more than its bound: most
+breaks are over by then, and nothing has to go for them."""
+
 _PIPE_SIZE = 1 << 20
 
 SILENCE = 40.0
@@ -30,8 +34,9 @@ class Client:
     Args:
         link_id: the link's name; the client chose it.
         name: who the client is, for people.
-        hold: most bytes to hold while it is away. An attached client that is merely slow may have `ATTACHED_HOLD`,
-            or four times this if that is more: its output is leaving, and giving some up is the last resort.
+        hold: most bytes to hold while it is away for longer than `SHORT_ABSENCE`. An attached client that is merely
+            slow may have `ATTACHED_HOLD`, or four times this if that is more: its output is leaving, and giving some
+            up is the last resort.
     """
 
     def __init__(self, link_id: str, name: str, hold: int) -> None:
@@ -69,7 +74,7 @@ class Client:
         self.link.begin(hello)
 
     def detach(self, now: float) -> None:
-        """The connection is over; the link stays. What it has waiting now stays too, even over the limit."""
+        """The connection is over; the link stays. What it has waiting now stays too for a while, see `settle_down`."""
         if self._bridge is None:
             return
         for descriptor in self.descriptors:
@@ -82,6 +87,16 @@ class Client:
         self.away_since = now
         self.link.end()
         self.link.set_limit(max(self.hold, self.link.held))
+
+    def settle_down(self, now: float) -> bool:
+        """Hold no more than may be held for a client that is away, once it has been for long; say if something went.
+
+        A message of which the peer may have the beginning stays, whatever its size.
+        """
+        before = self.link.held
+        if not self.attached and now - self.away_since >= SHORT_ABSENCE:
+            self.link.set_limit(self.hold)
+        return self.link.held < before
 
     def read(self, now: float, take: Callable[[Event], None]) -> bool:
         """Take what has arrived; say whether the connection still stands."""

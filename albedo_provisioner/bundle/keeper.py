@@ -149,10 +149,10 @@ class Keeper:
 
     def _tend(self, now: float) -> None:
         """Look after what nobody asks about: silent clients, forgotten ones, an unwanted kernel, freed memory."""
-        if self.kernel.active >= self._tended_at:
+        freed = self.clients.tend(now)
+        if freed or self.kernel.active >= self._tended_at:
             give_back()
         self._tended_at = now
-        self.clients.tend(now)
         self.kernel.tend(now)
         if self._over_at is not None or self._ladder is not None:
             return

@@ -16,8 +16,11 @@ from .messages import HEADER, PARENT, json_part, raw_part
 from .wire import IOPUB, MAIN, NOTE, PIECE, Buffer, ProtocolError, encode_message, piece_head
 
 WINDOW = 64 << 20
-"""Most bytes of a lane under way at once; beyond it messages wait unsent, where more urgent ones can pass them. Wide
-enough for 600 MB/s over a link with 100 ms of delay."""
+"""Most bytes of a lane under way at once; beyond it messages wait unsent, where more urgent ones can pass them and they
+can give way. Wide enough for 600 MB/s over a link with 100 ms of delay."""
+
+_LEAST_WINDOW = 4 << 20
+"""What may be under way at once at least, however little may be held."""
 
 _RANKS = {
     "stream": 0,
@@ -66,12 +69,14 @@ class Outbox:
 
     Args:
         lane: the lane's number.
-        limit: most bytes to hold, or None for no bound.
+        limit: most bytes to hold, or None for no bound. Half of them at most are under way at once, as these cannot
+            give way.
     """
 
     def __init__(self, lane: int, limit: int | None = None) -> None:
         self.lane = lane
-        self.limit = limit
+        self._limit = limit
+        self._window = WINDOW if limit is None else min(WINDOW, max(limit // 2, _LEAST_WINDOW))
         self.acked = 0
         self.end = 0
         """Offset after the last byte that was ever sent."""
@@ -101,8 +106,12 @@ class Outbox:
         message = _Unsent(channel, parts)
         self._unsent.append(message)
         self._unsent_size += message.size
-        if self.limit is not None and self.held > self.limit:
-            self._shed(self.limit - self.limit // 8)
+        self._keep_within_limit()
+
+    def set_limit(self, limit: int | None) -> None:
+        """Change how much may be held; what is over it, and may, gives way at once. What may be under way stays."""
+        self._limit = limit
+        self._keep_within_limit()
 
     def put_gap(self, parent: bytes, size: int) -> None:
         """Append a gap for one message of `size` bytes that could not be taken at all."""
@@ -167,7 +176,7 @@ class Outbox:
 
     def _open_next(self) -> bool:
         """Give the next unsent message its place in the lane; say whether there was one that may go now."""
-        if not self._unsent or self.end - self.acked >= WINDOW:
+        if not self._unsent or self.end - self.acked >= self._window:
             return False
         message = self._unsent.popleft()
         if message.gap is not None:
@@ -175,6 +184,10 @@ class Outbox:
             self._unsent_size += sum(map(len, message.buffers))
         self._started.extend(message.buffers)
         return True
+
+    def _keep_within_limit(self) -> None:
+        if self._limit is not None and self.held > self._limit:
+            self._shed(self._limit - self._limit // 8)
 
     def _shed(self, target: int) -> None:
         """Let unsent messages give way, least important and oldest first, until `target` bytes are held."""

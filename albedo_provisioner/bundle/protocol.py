@@ -139,8 +139,8 @@ class Link:
         return sum(box.held for box in self._outboxes)
 
     def set_limit(self, limit: int | None) -> None:
-        """Change how much may be held from the next `send` on."""
-        self._outboxes[-1].limit = limit
+        """Change how much may be held; what is over it, and may, gives way at once."""
+        self._outboxes[-1].set_limit(limit)
 
     @property
     def fresh(self) -> bool:

@@ -118,16 +118,22 @@ class Reception:
                 client.tick(now)
                 self._flush(client, now)
 
-    def tend(self, now: float) -> None:
-        """Give up connections that are silent or hand nothing over, and links that nobody comes back to."""
+    def tend(self, now: float) -> bool:
+        """Give up connections that are silent or hand nothing over, links that nobody comes back to, and what is held
+        over the bound for clients that are away; say whether memory may have become free by it.
+        """
         for descriptor in [number for number, (_, since) in self._arriving.items() if now - since > ARRIVAL]:
             self._turn_away(descriptor)
         for client in list(self._clients.values()):
             if client.attached and now - client.heard > SILENCE:
                 self._detach(client, now)
         away = sorted((c for c in self._clients.values() if not c.attached), key=lambda c: c.away_since)
+        freed = len(away) > MOST_AWAY
         for client in away[:-MOST_AWAY]:
             del self._clients[client.link_id]
+        for client in self._clients.values():
+            freed = client.settle_down(now) or freed
+        return freed
 
     def close(self, now: float) -> None:
         """End all connections, and take no more."""

@@ -6,7 +6,7 @@ that the host holds what is to come, within its bounds and with its notes about 
 But a client that does not read at all must neither keep the others waiting nor fill the memory: one whose queue had no
 room for a while is left behind, as a local kernel would have done at once. One message is then sent without regard to
 full queues, and from then on zmq passes over those that it found full, until they have room again. zmq does not say
-which ones, so all are told of it, with the next cell.
+which ones, so all are told of it, with the next cell; and that a cell ended is said again (reminders.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 import zmq
 
 from ..bundle.wire import Buffer
+from .reminders import Reminders
 
 log = logging.getLogger("albedo_provisioner.kernels")
 
@@ -52,6 +53,7 @@ class Publisher:
         self._socket = socket
         self._paused = paused
         self._left_behind = left_behind
+        self._reminders = Reminders(self._try)
         self._waiting: deque[Sequence[Buffer]] = deque()
         self._large: deque[tuple[zmq.MessageTracker, int]] = deque()  # large messages that zmq still holds
         self._large_size = 0
@@ -61,6 +63,7 @@ class Publisher:
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send a message, now or when there is room for it; the order is kept."""
         if self._timer is None and self._try(parts):
+            self._reminders.published(parts)
             return
         self._waiting.append(parts)
         if self._timer is None:
@@ -71,6 +74,7 @@ class Publisher:
 
     def close(self) -> None:
         """Send nothing more."""
+        self._reminders.close()
         self._waiting.clear()
         if self._timer is not None:
             self._timer.cancel()
@@ -98,7 +102,7 @@ class Publisher:
         if loop.time() >= self._patient_until:
             self._leave_behind()
         while self._waiting and self._try(self._waiting[0]):
-            self._waiting.popleft()
+            self._reminders.published(self._waiting.popleft())
             self._patient_until = loop.time() + PATIENCE
         if self._waiting:
             self._timer = loop.call_later(_TICK, self._go_on)
@@ -111,8 +115,11 @@ class Publisher:
             "A client of a kernel has read nothing for %g s: it misses what its queue has no room for.", PATIENCE
         )
         self._left_behind()
+        self._reminders.begin()
         self._large.clear()  # held for that client, as the others have had their time
         self._large_size = 0
         self._socket.setsockopt(zmq.XPUB_NODROP, 0)
-        self._socket.send_multipart(self._waiting.popleft(), zmq.NOBLOCK, copy=False)
+        parts = self._waiting.popleft()
+        self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
         self._socket.setsockopt(zmq.XPUB_NODROP, 1)
+        self._reminders.published(parts)

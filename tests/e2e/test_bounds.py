@@ -126,6 +126,8 @@ while True:
     if message["msg_type"] == "stream":
         text = message["content"]["text"]
         print("chunk" if len(text) > 1000 else message["content"]["name"] + " " + text.strip(), flush=True)
+    elif message["content"].get("execution_state") == "idle":
+        print("idle", message["parent_header"]["msg_id"], flush=True)
 """
 
 
@@ -163,6 +165,8 @@ async def test_a_client_here_that_does_not_read_costs_neither_memory_nor_the_oth
             assert cell.numbers == list(range(count))
             assert memory(os.getpid(), "VmHWM") - before < 240 << 20, "of 300 MB, most of which it did not take"
             send(process, signal.SIGCONT)
+            await eventually(lambda: f"idle {cell.id}" in log.read_text(), what="it knows that the cell has ended")
+            assert "chunk" in log.read_text()
             assert other.stdin is not None
             other.stdin.write(b"print('afterwards')\n")
             other.stdin.flush()

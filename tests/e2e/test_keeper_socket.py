@@ -293,3 +293,18 @@ async def test_a_stopped_reader_holds_nobody_up(embedded_host: Embedded) -> None
             assert len(cell.stdout) == 200 * 50_001
         assert door.kernel.status["process"] == "running"
         os.kill(door.pid, signal.SIGCONT)  # it is there, and ours to signal
+
+
+async def test_what_was_on_its_way_to_a_client_that_left_is_kept_for_a_moment_and_not_for_long(
+    embedded_host: Embedded,
+) -> None:
+    """L9: it was attached and took nothing, so much more than the bound was waiting for it."""
+    async with started(embedded_host.location(), {"hold": 1 << 20, "journal_bytes": 1 << 20}) as kernel:
+        await kernel.run("pass")
+        door = Door(embedded_host, kernel)
+        before = door.resident()
+        with door.attached():
+            cell = await kernel.run("for i in range(1000): print('x' * 100_000, flush=True)")
+            assert len(cell.stdout) == 1000 * 100_001
+            assert door.resident() - before > 80 << 20
+        await eventually(lambda: door.resident() - before < 24 << 20, 60, "no more is held than may be")
