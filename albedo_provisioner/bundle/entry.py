@@ -59,15 +59,21 @@ def fail(error: str, **details: Any) -> NoReturn:
 def folder(text: str) -> str:
     """Return the folder of a location as an absolute path on this host, or fail with the reason."""
     path = folder_path(text)
+    problem = problem_of_folder(path)
+    if problem is not None:
+        fail("folder", path=path, detail=problem)
+    return path
+
+
+def problem_of_folder(path: str) -> str | None:
+    """Return why a kernel could not run in a folder; None when it can."""
     try:
         os.listdir(path) if os.access(path, os.R_OK) else os.stat(path)
         if not os.path.isdir(path):
-            fail("folder", path=path, detail="not a folder")
-        if not os.access(path, os.X_OK):
-            fail("folder", path=path, detail="permission denied")
+            return "not a folder"
     except OSError as error:
-        fail("folder", path=path, detail=(error.strerror or str(error)).lower())
-    return path
+        return (error.strerror or str(error)).lower()
+    return None if os.access(path, os.X_OK) else "permission denied"
 
 
 def must_be_here(request: dict[str, Any]) -> None:
@@ -154,7 +160,12 @@ def survey(request: dict[str, Any]) -> None:
 
 
 def list_kernels(_: dict[str, Any]) -> None:
-    """Answer which kernels of this account are on this host: what their records say, and whether they run."""
+    """Answer which kernels of this account are on this host."""
+    report(kernels=kernels(), boot_id=boot_id(), node=os.uname().nodename)
+
+
+def kernels() -> list[dict[str, Any]]:
+    """Return the kernels of this account on this host: what their records say, and whether they run."""
     from . import processes
 
     found = []
@@ -171,7 +182,7 @@ def list_kernels(_: dict[str, Any]) -> None:
                 **{name: record.get(name) for name in ("pid", "folder", "started", "notebook", "boot_id", "node")},
             }
         )
-    report(kernels=found, boot_id=boot_id(), node=os.uname().nodename)
+    return found
 
 
 def end(request: dict[str, Any]) -> None:

@@ -98,6 +98,10 @@ def main():
     os.write(1, request["marker"].encode("ascii"))
     if request["do"] == "probe":
         probe()
+    if request["do"] == "examine":
+        # Examining puts nothing here either, and tells of an old Python, too. Its code (examine.py) is in the request.
+        exec(request["code"], {"request": request, "read": read, "report": report})
+        sys.exit(0)
     if sys.version_info < (3, 11):
         report(error="python", python=sys.executable, version="%d.%d.%d" % sys.version_info[:3])
         sys.exit(0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from ..location import parse_host
 from . import io_thread
@@ -14,6 +15,9 @@ from .names import configured_hosts
 from .pool import HostPool
 from .probe import DEADLINE, HostState, Probes
 from .recent import RecentHosts
+
+if TYPE_CHECKING:
+    from .doctor.findings import Diagnosis, Finding
 
 
 @dataclass(frozen=True)
@@ -96,6 +100,26 @@ class AsyncHosts:
         names = list(dict.fromkeys(hosts if hosts is not None else (known.host for known in self.list())))
         return dict(zip(names, await asyncio.gather(*(self.probe(name, fresh=fresh) for name in names)), strict=True))
 
+    async def diagnose(
+        self, place: str, *, python: str | None = None, tell: Callable[[Finding], None] = lambda _: None
+    ) -> Diagnosis:
+        """Examine a host for all that a kernel there depends on; see `Finding` for what that is.
+
+        It takes some seconds, a minute at most; what is found is never kept, and nothing is put on the host.
+
+        Args:
+            place: `[user@]host`, "." for this machine, or a location, whose folder is then looked at too.
+            python: the interpreter there, as for a kernel; None for the login shell's `python3`.
+            tell: called with each finding as soon as it is known, on another thread.
+
+        Raises:
+            LocationError: `place` is neither host nor location.
+        """
+        from .doctor.diagnose import diagnose, parse_place
+
+        host, folder = parse_place(place)
+        return await io_thread.run(diagnose(host, folder, python, tell))
+
     async def status(self, host: str) -> HostStatus:
         """Return what is going on at a host and what is known of it; nothing is asked.
 
@@ -135,6 +159,12 @@ class Hosts:
     def probe_all(self, hosts: Iterable[str] | None = None, *, fresh: bool = False) -> dict[str, HostState]:
         """Ask several hosts side by side; see `AsyncHosts.probe_all`."""
         return io_thread.run_blocking(self._hosts.probe_all(hosts, fresh=fresh))
+
+    def diagnose(
+        self, place: str, *, python: str | None = None, tell: Callable[[Finding], None] = lambda _: None
+    ) -> Diagnosis:
+        """Examine a host for all that a kernel there depends on; see `AsyncHosts.diagnose`."""
+        return io_thread.run_blocking(self._hosts.diagnose(place, python=python, tell=tell))
 
     def status(self, host: str) -> HostStatus:
         """Return what is going on at a host; see `AsyncHosts.status`."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import os
+from dataclasses import dataclass
 
 from ..errors import ConfigError, HostError, SignInError
 from .openssh import MasterRefusedError, ProgramTransport
@@ -27,6 +28,19 @@ from .transport import Channel, ChannelReceiver
 log = logging.getLogger("albedo_provisioner.hosts")
 
 WAYS = ("auto", "builtin", "program")
+
+
+@dataclass(frozen=True)
+class Way:
+    """By which ssh a host is reached.
+
+    Attributes:
+        kind: "builtin" (in process), "program", or "master" (the program over a connection that is signed in already).
+        why: what decided it, in words; empty where nothing asked for another than the usual one.
+    """
+
+    kind: str
+    why: str = ""
 
 
 def chosen_way() -> str:
@@ -92,6 +106,23 @@ class RemoteTransport:
         self._watch.stop()
         await self.builtin.close()
         await self.program.close()
+
+    async def way(self) -> Way:
+        """Return by which ssh the next new connection will be tried first; nothing is connected.
+
+        Raises:
+            ConfigError: the ssh config cannot be read.
+        """
+        way = chosen_way()
+        if way == "builtin":
+            return Way("builtin", "ALBEDO_SSH=builtin")
+        resolved = await self._settings.ask_if_worth_it()
+        for master in await self._settings.live_sockets(resolved):
+            return Way("master", f"you are signed in, by the connection at {master}")
+        need = "ALBEDO_SSH=program" if way == "program" else ""
+        if resolved is not None:
+            need = need or await self._settings.need_of_program(resolved)
+        return Way("program", need) if need else Way("builtin")
 
     async def _open(self, command: str, receiver: ChannelReceiver) -> Channel:
         way = chosen_way()

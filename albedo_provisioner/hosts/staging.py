@@ -48,12 +48,17 @@ def bundle() -> Bundle:
     return Bundle(digest.hexdigest()[:16], gzip.compress(packed.getvalue(), mtime=0))
 
 
-@functools.cache
 def loader() -> bytes:
-    """Return the text of `bundle/loader.py` without comments and docstrings: it goes over the wire every time."""
-    source = (resources.files("albedo_provisioner") / "bundle" / "loader.py").read_text()
+    """Return the text of `bundle/loader.py`: it goes over the wire every time."""
+    return bare_text("loader.py").encode()
+
+
+@functools.cache
+def bare_text(name: str) -> str:
+    """Return the text of a file of the bundle without comments and docstrings."""
+    source = (resources.files("albedo_provisioner") / "bundle" / name).read_text()
     tree = ast.parse(source)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.FunctionDef)) and ast.get_docstring(node) is not None:
-            del node.body[0]
-    return ast.unparse(tree).encode()
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            node.body[:1] = [] if len(node.body) > 1 else [ast.Pass()]
+    return ast.unparse(tree)

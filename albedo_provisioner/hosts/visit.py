@@ -115,9 +115,14 @@ class Visit:
         return len(archive)
 
     @property
+    def printed(self) -> str:
+        """What the host printed on the side so far (its last part)."""
+        return self._noise.decode("utf-8", "replace").strip()
+
+    @property
     def last_words(self) -> str:
         """What the host printed last on the side, as a sentence; empty when it printed nothing."""
-        printed = self._noise.decode("utf-8", "replace").strip()
+        printed = self.printed
         return f"It printed: {printed.splitlines()[-1]}" if printed else ""
 
     def write(self, *buffers: Buffer) -> None:
@@ -182,7 +187,7 @@ class Visit:
         if self._closed_already:
             return
         self._print(bytes(self._before))
-        self._closed(how, self._noise.decode("utf-8", "replace").strip())
+        self._closed(how, self.printed)
 
     def _print(self, data: bytes) -> None:
         if data:

@@ -118,6 +118,16 @@ async def wheel_set(python: HostPython) -> WheelSet:
         return kept
 
 
+def kept_set(python: HostPython) -> WheelSet | None:
+    """Return the set for an interpreter if one is kept here, of any age; nothing is fetched. Blocking.
+
+    Raises:
+        FetchError: our directory cannot be made.
+        ConfigError: as `wheel_set`.
+    """
+    return _find(_root(), python)[0]
+
+
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
     """Run what blocks on a thread of its own."""
     return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)

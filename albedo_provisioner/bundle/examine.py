@@ -1,0 +1,179 @@
+"""Examines a host for `jupyter albedo doctor`. Its text goes there in the request, and the loader runs it.
+
+Nothing is put on the host for it, so that a full disk, or a home that cannot be written, can be told of; and as in the
+loader, any Python has to understand it, for one that is too old is told of as well. What takes our other modules
+(`health.py`) has them from memory.
+
+Each look has a thread and some seconds of its own: one that fails or hangs keeps none of the others from being told.
+"""
+
+import os
+import sys
+import threading
+import time
+
+TYPE_CHECKING = False  # typing takes its time, and old ones have less in it
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+PATIENCE = {"packages": 20.0}
+"""Seconds that a look may take, where that is not `LOOK`."""
+
+LOOK = 6.0
+
+WRITTEN = 1 << 20
+"""Bytes that are written for a try: our files take about so many."""
+
+_BLOCK = 1 << 18
+
+
+def home():
+    # type: () -> dict[str, Any]
+    """Return what there is to say of the home's file system: room, kind, and whether it can be written."""
+    path = os.path.expanduser("~")
+    ours = os.path.join(path, ".albedo-remote")
+    found = {"home": path, "mode": os.stat(path).st_mode & 0o7777, "owner": os.stat(path).st_uid, "uid": os.getuid()}
+    found["there"] = os.path.isdir(ours)
+    directory = ours if found["there"] else path
+    found["directory"] = directory
+    room = os.statvfs(directory)
+    found["free"], found["size"] = room.f_bavail * room.f_frsize, room.f_blocks * room.f_frsize
+    found["free_files"], found["files"] = room.f_favail, room.f_files
+    found["noexec"] = bool(room.f_flag & getattr(os, "ST_NOEXEC", 0))
+    try:
+        write(directory)
+    except OSError as error:
+        found["error"] = error.strerror or str(error)
+        found["errno"] = error.errno
+    return found
+
+
+def write(directory):
+    # type: (str) -> None
+    """Write a file for a try; it has no name any more while it is written, so nothing can be left of it."""
+    path = os.path.join(directory, ".albedo-doctor-%d" % os.getpid())
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    try:
+        os.unlink(path)
+        left = WRITTEN
+        while left > 0:
+            left -= os.write(file, b"\0" * min(left, _BLOCK))
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def import_ours(request, read, report):
+    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None]) -> None
+    """Make our modules importable: those that were put here, or else all of them from memory."""
+    directory = os.path.join(os.path.expanduser("~"), ".albedo-remote", request["bundle"])
+    sys.dont_write_bytecode = True
+    if os.path.isdir(directory):
+        sys.path.insert(0, directory)
+        return
+    import importlib.util  # what a finder takes itself has to be there before it
+    import io
+    import struct
+    import tarfile
+
+    report(need="bundle")
+    files = {}
+    with tarfile.open(fileobj=io.BytesIO(read(struct.unpack("!I", read(4))[0]))) as archive:
+        for member in archive:
+            content = archive.extractfile(member)
+            files[member.name] = content.read() if content else b""
+    sys.meta_path.insert(0, FromMemory(directory, files, importlib.util.spec_from_loader))
+
+
+class FromMemory:
+    """Imports modules from texts, as if they lay in a directory."""
+
+    def __init__(self, directory, files, make_spec):
+        # type: (str, dict[str, bytes], Callable[..., Any]) -> None
+        self.directory = directory
+        self.files = files
+        self.make_spec = make_spec
+
+    def find_spec(self, name, path=None, target=None):
+        # type: (str, object, object) -> Any
+        """Find a module among the texts."""
+        for ending, package in (("/__init__.py", True), (".py", False)):
+            file = name.replace(".", "/") + ending
+            if file in self.files:
+                return self.make_spec(name, self, origin=file, is_package=package)
+        return None
+
+    def create_module(self, spec):
+        # type: (object) -> None
+        """Leave it to Python."""
+
+    def exec_module(self, module):
+        # type: (Any) -> None
+        """Run a module's text."""
+        file = module.__spec__.origin
+        module.__file__ = os.path.join(self.directory, file)
+        exec(compile(self.files[file], module.__file__, "exec"), module.__dict__)
+
+
+def look(function, kept):
+    # type: (Callable[[], dict[str, Any]], list[dict[str, Any]]) -> None
+    """Have one look, and keep what is seen, or why nothing is."""
+    try:
+        kept.append({"facts": function()})
+    except Exception as error:  # noqa: BLE001 - whatever it was, it is told
+        kept.append({"failed": "%s: %s" % (type(error).__name__, error)})
+
+
+def look_at_all(looks, report):
+    # type: (dict[str, Callable[[], dict[str, Any]]], Callable[..., None]) -> None
+    """Have all looks at the same time, and report each."""
+    began, under_way = time.time(), []
+    for name, function in looks.items():
+        kept = []  # type: list[dict[str, Any]]
+        thread = threading.Thread(target=look, args=(function, kept))
+        thread.daemon = True
+        thread.start()
+        under_way.append((name, thread, kept))
+    for name, thread, kept in under_way:
+        patience = PATIENCE.get(name, LOOK)
+        thread.join(max(0.0, began + patience - time.time()))
+        report(look=name, **(kept[0] if kept else {"failed": "no answer within %g s" % patience}))
+
+
+def measure(read, report):
+    # type: (Callable[[int], bytes], Callable[..., None]) -> None
+    """Answer, take bytes and give bytes, for as long as the client wants it."""
+    import json
+    import struct
+
+    while True:
+        wanted = json.loads(read(struct.unpack("!I", read(4))[0]).decode("utf-8"))
+        if wanted["do"] == "give":
+            block, left = memoryview(os.urandom(_BLOCK)), min(wanted["size"], 1 << 26)
+            while left > 0:
+                left -= os.write(1, block[: min(left, _BLOCK)])
+            continue
+        left = min(wanted["size"], 1 << 26)
+        while left > 0:
+            left -= len(read(min(left, _BLOCK)))
+        report(time=time.time())
+
+
+def main(request, read, report):
+    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None]) -> None
+    """Tell all there is to say of this host, then help to measure the way to it."""
+    version = "%d.%d.%d" % sys.version_info[:3]
+    report(here={"python": sys.executable, "version": version, "os": os.uname()[0], "arch": os.uname()[4]})
+    looks = {"home": home}
+    if sys.version_info >= (3, 11):
+        try:
+            import_ours(request, read, report)
+            from albedo_bundle import health  # type: ignore[import-not-found,unused-ignore]
+
+            looks.update(health.looks(request))
+        except Exception as error:  # noqa: BLE001 - whatever it was, it is told
+            report(look="ours", failed="%s: %s" % (type(error).__name__, error))
+    look_at_all(looks, report)
+    report(looked=True)
+    measure(read, report)

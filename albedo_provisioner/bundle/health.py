@@ -1,0 +1,128 @@
+"""What `jupyter albedo doctor` looks at on a host with our modules at hand; `examine.py` calls and times it.
+
+Each look returns plain facts. What they mean is said on the client's side.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import secrets
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from . import entry, logind, rundir, wheels
+from .spawn import folder_path
+
+Facts = dict[str, Any]
+
+_IMPORT = "import sys; sys.path += sys.argv[1:]; import zmq, ipykernel.kernelapp"
+_IMPORT_TIMEOUT = 18.0
+
+
+def looks(request: Facts) -> dict[str, Callable[[], Facts]]:
+    """Return the looks that a request asks for, by name."""
+    return {
+        "packages": packages,
+        "runtime": runtime,
+        "logout": logout,
+        "kernels": lambda: {"kernels": entry.kernels()},
+        **({"folder": lambda: folder(request["cwd"])} if request.get("cwd") else {}),
+    }
+
+
+def packages() -> Facts:
+    """Whether this interpreter has what a kernel takes, from wherever, and can import it."""
+    lacking = entry.missing(["ipykernel", "zmq"])
+    ours = [path for path in sys.path if path.startswith(wheels.DIRECTORY)]
+    return {
+        "ipykernel": _version("ipykernel"),
+        "pyzmq": _version("pyzmq"),
+        "provided": bool(ours),
+        "broken": None if lacking else _import_fails(ours),
+        "pip": entry.pip_may_install(),
+        "without": entry.without(lacking) if lacking else None,
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _import_fails(more: Sequence[str]) -> str | None:
+    """Return the last words of an interpreter that cannot import the packages; None when it can."""
+    command = [sys.executable, "-P", "-c", _IMPORT, *more]
+    try:
+        told = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=_IMPORT_TIMEOUT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"importing them took longer than {_IMPORT_TIMEOUT:g} s"
+    lines = told.stderr.decode("utf-8", "replace").strip().splitlines()
+    return None if told.returncode == 0 else (lines or [f"status {told.returncode}"])[-1][:300]
+
+
+def runtime() -> Facts:
+    """Make a run directory as a kernel has one, with a socket that is connected to, and remove it again."""
+    root = rundir.root()
+    remote = os.path.dirname(root)
+    found: Facts = {"directory": remote, "open": [], "foreign": [], "error": None}
+    for path in (remote, root, wheels.DIRECTORY):
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
+            found["foreign"].append(path)
+        elif status.st_mode & 0o077:
+            found["open"].append(path)
+    there = os.path.lexists(remote)
+    # As long as a kernel's id, since the length decides where its sockets lie; no id, so that nobody lists it.
+    path = os.path.join(root, f".doctor-{secrets.token_hex(14)}")
+    try:
+        os.makedirs(root, 0o700, exist_ok=True)
+        os.mkdir(path, 0o700)
+        base = rundir.socket_base(path)
+        found["sockets"] = os.path.dirname(base)
+        found["elsewhere"] = not base.startswith(path)
+        _connect(f"{base}-1")
+    except OSError as error:
+        found["error"] = error.strerror or str(error)
+        found["path"] = error.filename or path
+    finally:
+        rundir.remove(path)
+        if not there and os.path.isdir(remote) and not os.listdir(remote):
+            os.rmdir(remote)
+    return found
+
+
+def _connect(address: str) -> None:
+    """Listen on a unix socket and connect to it. Not every file system has them."""
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as client:
+        listener.bind(address)
+        listener.listen(1)
+        client.connect(address)
+
+
+def logout() -> Facts:
+    """What becomes of kernels when the login ends."""
+    threat = logind.threat_of_logout()
+    return {"threat": threat, "ends": threat is not None and logind.ENABLE_LINGER in threat}
+
+
+def folder(text: str) -> Facts:
+    """Whether a kernel can run in a folder."""
+    path = folder_path(text)
+    return {"path": path, "problem": entry.problem_of_folder(path)}

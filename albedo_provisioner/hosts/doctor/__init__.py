@@ -1,0 +1,1 @@
+"""Examining a host for everything that a kernel there depends on."""

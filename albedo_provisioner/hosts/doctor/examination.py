@@ -1,0 +1,263 @@
+"""One visit to a host that brings back all there is to say of it, and measures the way there.
+
+The host's half is `bundle/examine.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import struct
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import asyncssh
+
+from ...bundle.wire import Frame, FrameReader, ProtocolError
+from ...errors import AlbedoError, KernelStartError, UnreachableError
+from ..refusals import ended_early
+from ..ssh_channel import MAX_CHANNELS, SSHChannel
+from ..staging import bare_text
+from ..transport import Channel, Exit, Transport
+from ..visit import Visit
+
+ANSWER_TIMEOUT = 30.0
+"""Seconds for our code to run once the host has begun our command, a slow login profile included."""
+
+LOOKS_TIMEOUT = 30.0
+"""Seconds for all looks on the host; it gives up earlier by itself."""
+
+MEASURE_TIMEOUT = 10.0
+"""Seconds for each of the measures."""
+
+_PINGS = 6
+_ENOUGH = 0.3  # seconds of transfer that tell enough of the throughput
+_FIRST, _MOST = 1 << 15, 1 << 24  # bytes that are sent at once to find it out
+_SESSIONS_TIMEOUT = 10.0
+
+
+@dataclass
+class Examined:
+    """What a host has told of itself. What was not come to is None, or not there.
+
+    Attributes:
+        error: why it did not tell more.
+        ended: how its command ended, when that is why.
+        channel: the channel of the visit, over when this is returned.
+        connected: seconds until the host began our command, connecting and signing in included.
+        answered: seconds from then until our code ran there: what the login took.
+        printed: what its login profile printed.
+        here: its interpreter and system.
+        looks: by name, what was seen (`facts`) or why nothing was (`failed`).
+        round_trip: the shortest of some, in seconds.
+        skew: seconds that its clock is ahead of this one's.
+        up, down: bytes a second to it and from it.
+        sessions: how many sessions it allows on one connection, as far as we would use them.
+    """
+
+    error: AlbedoError | None = None
+    ended: Exit | None = None
+    channel: Channel | None = None
+    connected: float | None = None
+    answered: float | None = None
+    printed: str = ""
+    here: dict[str, Any] | None = None
+    looks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    round_trip: float | None = None
+    skew: float | None = None
+    up: float | None = None
+    down: float | None = None
+    sessions: int | None = None
+
+
+async def examine(transport: Transport, folder: str | None, python: str | None) -> Examined:
+    """Go to a host and have it examined; on the I/O thread. Whatever happens is in what is returned.
+
+    Args:
+        transport: the way there.
+        folder: the path of a folder that a kernel is to run in; None to look at none.
+        python: the interpreter, as for a kernel.
+    """
+    found = Examined()
+    code = bare_text("examine.py") + "\nmain(request, read, report)\n"
+    talk = _Conversation(transport, {"do": "examine", "code": code, "cwd": folder}, python)
+    try:
+        await _ask(talk, found)
+        await _measure(talk, found)
+        found.sessions = await _count_sessions(talk.visit.channel)
+    except AlbedoError as error:
+        found.error = error
+        found.ended = talk.ended
+        found.printed = found.printed or talk.visit.printed
+    finally:
+        found.channel = talk.visit.channel
+        talk.visit.close()
+    return found
+
+
+async def _ask(talk: _Conversation, found: Examined) -> None:
+    began = time.monotonic()
+    await talk.visit.open()
+    opened = time.monotonic()
+    found.connected = opened - began
+    found.here = (await talk.report(ANSWER_TIMEOUT))["here"]
+    found.answered = time.monotonic() - opened
+    limit = time.monotonic() + LOOKS_TIMEOUT
+    while "looked" not in (report := await talk.report(limit - time.monotonic())):
+        if report.get("need") == "bundle":
+            talk.visit.send_bundle()
+        elif "look" in report:
+            found.looks[str(report["look"])] = report
+    found.printed = talk.visit.printed
+
+
+async def _measure(talk: _Conversation, found: Examined) -> None:
+    """Measure the way; what is too slow to be measured is left out."""
+    try:
+        async with asyncio.timeout(MEASURE_TIMEOUT):
+            trips = [await _ping(talk) for _ in range(_PINGS)]
+            found.round_trip, found.skew = min(trips)
+        async with asyncio.timeout(MEASURE_TIMEOUT):
+            found.up = await _rate(talk, "take", found.round_trip)
+        async with asyncio.timeout(MEASURE_TIMEOUT):
+            found.down = await _rate(talk, "give", found.round_trip)
+    except TimeoutError:
+        return  # bytes are under way, and nothing can be asked behind them
+
+
+async def _ping(talk: _Conversation) -> tuple[float, float]:
+    """Return how long a question and its answer took, and how far the host's clock was ahead."""
+    began, clock = time.monotonic(), time.time()
+    there = (await talk.put(0))["time"]
+    took = time.monotonic() - began
+    return took, float(there) - (clock + took / 2)
+
+
+async def _rate(talk: _Conversation, do: str, round_trip: float) -> float:
+    """Send ("take") or get ("give") more and more, until it takes long enough to tell the throughput."""
+    size, noise = _FIRST, os.urandom(_MOST)
+    while True:
+        began = time.monotonic()
+        await (talk.put(size, noise) if do == "take" else talk.get(size))
+        took = max(time.monotonic() - began - round_trip, 1e-6)
+        if took > _ENOUGH or size >= _MOST:
+            return size / took
+        size *= 8
+
+
+async def _count_sessions(channel: Channel | None) -> int | None:
+    """Return how many sessions the server allows on the connection of a channel, as many as kernels would share it."""
+    if not isinstance(channel, SSHChannel):
+        return None
+    opened: list[SSHChannel] = []
+    try:
+        async with asyncio.timeout(_SESSIONS_TIMEOUT):
+            while channel.connection.load < MAX_CHANNELS:
+                opened.append(await channel.connection.open("exec cat", _Silent()))
+        return channel.connection.load
+    except asyncssh.ChannelOpenError:
+        return len(opened) + 1
+    except (asyncssh.Error, AlbedoError, OSError):  # a timeout among them: not known
+        return None
+    finally:
+        for each in opened:
+            each.close()
+
+
+class _Silent:
+    """Takes what comes on a channel that is only there to be counted."""
+
+    def data_received(self, data: bytes) -> None:
+        pass
+
+    def stderr_received(self, data: bytes) -> None:
+        pass
+
+    def pause_writing(self) -> None:
+        pass
+
+    def resume_writing(self) -> None:
+        pass
+
+    def closed(self, how: Exit) -> None:
+        pass
+
+
+class _Conversation:
+    """Questions and answers with `bundle/examine.py`.
+
+    Attributes:
+        visit: the visit.
+        ended: how the host's command ended, once it has.
+    """
+
+    def __init__(self, transport: Transport, request: dict[str, Any], python: str | None) -> None:
+        self.ended: Exit | None = None
+        self._python = python
+        self._reader = FrameReader()
+        self._reports: asyncio.Queue[dict[str, Any] | AlbedoError] = asyncio.Queue()
+        self._left = 0  # bytes that come outside of frames
+        self._all_there = asyncio.Event()
+        self.visit = Visit(transport, request, python, received=self._received, closed=self._closed)
+
+    async def report(self, seconds: float) -> dict[str, Any]:
+        """Return what the host says next.
+
+        Raises:
+            AlbedoError: it does not, or says what is not understood.
+        """
+        try:
+            async with asyncio.timeout(max(0.0, seconds)):
+                report = await self._reports.get()
+        except TimeoutError:
+            host, words = self.visit.host, self.visit.last_words
+            raise UnreachableError(
+                host, f"{host} took longer than {seconds:.0f} s to answer. {words}".strip()
+            ) from None
+        if isinstance(report, AlbedoError):
+            raise report
+        return report
+
+    async def put(self, size: int, noise: bytes = b"") -> dict[str, Any]:
+        """Send so many bytes, and return what the host says when it has them."""
+        self._command({"do": "take", "size": size})
+        self.visit.write(memoryview(noise)[:size])
+        return await self.report(2 * MEASURE_TIMEOUT)  # who measures gives up earlier
+
+    async def get(self, size: int) -> None:
+        """Have the host send so many bytes."""
+        self._left = size
+        self._all_there.clear()
+        self._command({"do": "give", "size": size})
+        await self._all_there.wait()
+        if self._left:
+            await self.report(0)  # it raises what ended it
+
+    def _command(self, command: dict[str, Any]) -> None:
+        data = json.dumps(command).encode()
+        self.visit.write(struct.pack("!I", len(data)) + data)
+
+    def _received(self, data: bytes) -> None:
+        if self._left:
+            self._left -= len(data)  # nothing comes behind them before it is asked for
+            if self._left <= 0:
+                self._left = 0
+                self._all_there.set()
+            return
+        try:
+            for frame in self._reader.feed(data):
+                if isinstance(frame, Frame):
+                    self._reports.put_nowait(frame.json())
+        except ProtocolError as error:
+            host = self.visit.host
+            self._reports.put_nowait(
+                KernelStartError(host, f"{host} answered what we do not understand: {error}.", str(error))
+            )
+            self.visit.close()
+
+    def _closed(self, how: Exit, printed: str) -> None:
+        self.ended = how
+        self._reports.put_nowait(ended_early(self.visit.host, how, printed, self._python))
+        self._all_there.set()

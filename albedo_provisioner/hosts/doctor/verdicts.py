@@ -1,0 +1,272 @@
+"""What the facts that a host tells mean for a kernel there: facts in, findings out."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ...errors import AlbedoError
+from ..host_python import HostPython
+from ..probe import OLDEST_PYTHON
+from ..refusals import mending, old_python
+from ..ssh_channel import MAX_CHANNELS, SSHChannel
+from ..ssh_config import ssh_command
+from ..wheels import kept_set
+from .examination import Examined
+from .findings import Finding, note, ok, problem
+
+_SLOW_LOGIN = 3.0  # seconds
+_LONG_TRIP = 0.3  # seconds
+_SLOW_LINK = 200e3  # bytes a second
+_SKEW = 2.0  # seconds
+
+_BUNDLE_BYTES, _BUNDLE_FILES = 2 << 20, 100
+_PACKAGES_BYTES, _PACKAGES_FILES = 60 << 20, 4500
+_LITTLE_BYTES, _LITTLE_FILES = 500 << 20, 5000
+
+Facts = dict[str, Any]
+
+
+def of_host(host: str, examined: Examined) -> Iterator[Finding]:
+    """Yield what there is to say of a host that began our command.
+
+    Args:
+        host: as the user spells it; "this machine" for the local one.
+        examined: what it told.
+    """
+    if examined.connected is None:
+        return
+    if examined.here is None:
+        yield _nothing_ran(examined)
+        return
+    yield _login(host, examined)
+    yield _python(host, examined.here)
+    looks = {name: seen.get("facts") for name, seen in examined.looks.items()}
+    lacking = bool((looks.get("packages") or {}).get("without"))
+    noexec = bool((looks.get("home") or {}).get("noexec"))
+    verdicts: dict[str, Callable[[Facts], Finding]] = {
+        "packages": lambda seen: _packages(host, examined.here or {}, seen, noexec),
+        "home": lambda seen: _home(host, seen, lacking),
+        "runtime": _runtime,
+        "logout": lambda seen: _logout(host, seen),
+        "folder": _folder,
+        "kernels": lambda seen: _kernels(host, seen),
+    }
+    if "ours" in looks:
+        failed = examined.looks["ours"]["failed"]
+        yield problem("packages", f"our code does not run there: {failed}.", "Try another Python (--python).")
+    for name, verdict in verdicts.items():
+        if name in looks:
+            seen = looks[name]
+            failed = examined.looks[name].get("failed")
+            yield note(name, f"could not be looked at: {failed}") if seen is None else verdict(seen)
+    if examined.error is not None:
+        yield problem("connection", str(examined.error))
+
+
+def _nothing_ran(examined: Examined) -> Finding:
+    """Say why our code did not get to run on a host that let us in."""
+    ended, error = examined.ended, str(examined.error)
+    if ended is None or ended.error is not None:
+        return problem("connection", error)
+    return problem("python" if ended.status in (126, 127) else "login", error)
+
+
+def _login(host: str, examined: Examined) -> Finding:
+    took = examined.answered or 0.0
+    text = f"our code ran {took:.2f} s after the login began"
+    lines = examined.printed.splitlines()
+    facts: Facts = {"seconds": took, "printed": examined.printed[-2000:]}
+    if took > _SLOW_LOGIN:
+        return note(
+            "login",
+            f"{text}; every kernel start and every new connection of a link waits for that.",
+            "See what the login profile does there that takes so long.",
+            **facts,
+        )
+    if lines:
+        shown = "".join(filter(str.isprintable, lines[0].strip()))[:60]
+        return note(
+            "login", f"{text}; the profile prints {_many(len(lines), 'line')} ({shown!r}), which do no harm", **facts
+        )
+    return ok("login", f"{text}; the profile prints nothing", **facts)
+
+
+def _python(host: str, here: Facts) -> Finding:
+    python, version = str(here["python"]), str(here["version"])
+    if tuple(int(part) for part in version.split(".")[:2]) < OLDEST_PYTHON:
+        return problem("python", str(old_python(host, python, version)), **here)
+    return ok("python", f"Python {version} ({python}) on {here['os']} {here['arch']}", **here)
+
+
+def _packages(host: str, here: Facts, seen: Facts, noexec: bool) -> Finding:
+    facts: Facts = {name: seen[name] for name in ("ipykernel", "pyzmq", "provided")}
+    if seen["broken"]:
+        return problem(
+            "packages",
+            f"ipykernel and pyzmq are there and cannot be imported: {seen['broken']}.",
+            mending(host, str(here["python"]), bool(seen["pip"])),
+            **facts,
+        )
+    if seen["without"] is None:
+        whose = "put there by us" if seen["provided"] else "the interpreter's own"
+        return ok("packages", f"ipykernel {seen['ipykernel']} and pyzmq {seen['pyzmq']}, {whose}", **facts)
+    lacking = " and ".join(sorted("pyzmq" if name == "zmq" else str(name) for name in seen["without"]["lacking"]))
+    mend = mending(host, str(here["python"]), bool(seen["pip"]))
+    if noexec:
+        text = (
+            f"no {lacking}, and none can be put there: the home is mounted noexec, so nothing compiled can be loaded."
+        )
+        return problem("packages", text, mend, **facts)
+    try:
+        interpreter = HostPython.from_facts(seen["without"]["facts"])
+        kept = kept_set(interpreter)
+    except (AlbedoError, OSError, KeyError, ValueError) as error:
+        return problem("packages", f"no {lacking}, and none can be put there: {error}.", mend, **facts)
+    if kept is not None:
+        size = f"{len(kept.wheels)} packages, {kept.size / 1e6:.0f} MB, are kept here for it"
+        return note("packages", f"no {lacking}; the first kernel brings it along ({size})", **facts)
+    if not interpreter.platforms():
+        return problem("packages", f"no {lacking}, and which packages fit {interpreter} is not known.", mend, **facts)
+    if importlib.util.find_spec("pip") is None:
+        return problem(
+            "packages", f"no {lacking}, and there is no pip on this machine to fetch it with.", mend, **facts
+        )
+    return note("packages", f"no {lacking}; the first kernel brings it along, once pip has fetched it here", **facts)
+
+
+def _home(host: str, seen: Facts, lacking: bool) -> Finding:
+    free, files = int(seen["free"]), int(seen["free_files"])
+    counted = int(seen["files"]) > 0  # some file systems do not count
+    text = f"{seen['directory']}: {_size(free)} of {_size(int(seen['size']))} free"
+    text += f", room for {files:,} files" if counted else ""
+    facts: Facts = {name: seen.get(name) for name in ("home", "free", "size", "free_files", "files", "noexec", "error")}
+    room = f"Make room there: {ssh_command(host)} 'df -h ~; df -i ~; quota'" if host != "this machine" else "Make room."
+    if "error" in seen:
+        full = seen["errno"] in (errno.ENOSPC, errno.EDQUOT)
+        advice = room if full else "Make it writable for the account: kernels need a directory of their own there."
+        return problem(
+            "home", f"nothing can be written to {seen['directory']}: {seen['error']} ({text}).", advice, **facts
+        )
+    bytes_needed = _PACKAGES_BYTES if lacking else _BUNDLE_BYTES
+    files_needed = _PACKAGES_FILES if lacking else _BUNDLE_FILES
+    if free < bytes_needed or (counted and files < files_needed):
+        what = "ipykernel and our files" if lacking else "our files"
+        wanted = f"{_size(bytes_needed)} and {files_needed:,} files are wanted for {what}"
+        return problem("home", f"{text}; {wanted}.", room, **facts)
+    if free < _LITTLE_BYTES or (counted and files < _LITTLE_FILES):
+        return note("home", f"{text}, which is little.", room, **facts)
+    if seen["owner"] == seen["uid"] and seen["mode"] & 0o022:
+        advice = "Let nobody else write there: chmod go-w ~"
+        return note("home", f"{text}; others may write in the home (mode {seen['mode']:04o}).", advice, **facts)
+    return ok("home", text, **facts)
+
+
+def _runtime(seen: Facts) -> Finding:
+    directory = seen["directory"]
+    if seen["foreign"]:
+        what = f"{' and '.join(seen['foreign'])} is not a directory of the account's own."
+        return problem("runtime", what, "Remove it, or give it to the account.")
+    if seen["error"]:
+        text = f"no private directory with a socket can be made: {seen['path']}: {seen['error']}."
+        return problem("runtime", text, "A home on a file system with unix sockets, that can be written, is needed.")
+    if seen["open"]:
+        paths = " and ".join(seen["open"])
+        advice = f"Close it, as it holds keys: chmod 700 {paths}"
+        return note("runtime", f"others may look into {paths}.", advice, open=seen["open"])
+    if seen["elsewhere"]:
+        text = f"{directory} is private; the sockets lie in {seen['sockets']}, for the home's path is too long for them"
+        return ok("runtime", text, sockets=seen["sockets"])
+    return ok("runtime", f"{directory} is private, and sockets can be made in it", sockets=seen["sockets"])
+
+
+def _logout(host: str, seen: Facts) -> Finding:
+    if not seen["threat"]:
+        return ok("logout", "kernels outlive the login", ends=False)
+    if seen["ends"]:
+        text = str(seen["threat"])
+        return problem("logout", f"{host} {text}.", blocks=False, ends=True)
+    return ok("logout", f"{host} {seen['threat']}; kernels are moved out of it, and lingering is on", ends=False)
+
+
+def _folder(seen: Facts) -> Finding:
+    if seen["problem"]:
+        return problem("folder", f"{seen['path']} cannot be used: {seen['problem']}.", "Make it, or name another.")
+    return ok("folder", f"{seen['path']} is there", path=seen["path"])
+
+
+def _kernels(host: str, seen: Facts) -> Finding:
+    kernels = seen["kernels"]
+    left = [kernel for kernel in kernels if not kernel["keeper"]]
+    memory = sum(kernel["memory"] or 0 for kernel in kernels)
+    text = f"{_many(len(kernels), 'kernel')} there" + (f", {_size(memory)}" if memory else "")
+    if left:
+        return note(
+            "kernels",
+            f"{text}, {len(left)} of them without a keeper, which was killed.",
+            f"See: jupyter albedo kernels {'.' if host == 'this machine' else host}",
+            count=len(kernels),
+            memory=memory,
+        )
+    return ok("kernels", text, count=len(kernels), memory=memory)
+
+
+def of_link(examined: Examined) -> Iterator[Finding]:
+    """Yield what there is to say of the way to a host that began our command."""
+    trip, skew = examined.round_trip, examined.skew
+    if trip is not None and skew is not None:
+        text = f"{trip * 1000:.1f} ms"
+        if trip > _LONG_TRIP:
+            yield note("round trip", f"{text}: so long every completion and every cell waits", seconds=trip)
+        else:
+            yield ok("round trip", text, seconds=trip)
+        yield from _throughput(examined)
+        if abs(skew) > _SKEW + trip:
+            ahead = "ahead of" if skew > 0 else "behind"
+            text = (
+                f"its clock is {abs(skew):.0f} s {ahead} this machine's; kernels do not mind, times of files mislead."
+            )
+            yield note("clock", text, "Have it keep time (NTP), or this machine.", skew=skew)
+        else:
+            yield ok("clock", f"within {max(abs(skew), trip):.1f} s of this machine's", skew=skew)
+    yield from _sessions(examined)
+    yield ok("forwarding", "none is needed; the server may forbid it")
+
+
+def _throughput(examined: Examined) -> Iterator[Finding]:
+    up, down = examined.up, examined.down
+    if up is None or down is None:
+        yield note("throughput", "too slow to be measured within some seconds", up=up, down=down)
+    elif min(up, down) < _SLOW_LINK:
+        text = f"{_size(up)}/s to it, {_size(down)}/s from it: a first visit and large outputs take their time"
+        yield note("throughput", text, up=up, down=down)
+    else:
+        yield ok("throughput", f"{_size(up)}/s to it, {_size(down)}/s from it, over one channel", up=up, down=down)
+
+
+def _sessions(examined: Examined) -> Iterator[Finding]:
+    count = examined.sessions
+    if count is None:
+        if not isinstance(examined.channel, SSHChannel):
+            yield ok("sessions", "not counted: each kernel has an ssh process of its own")
+    elif count < MAX_CHANNELS:
+        text = (
+            f"the server allows {_many(count, 'session')} on a connection (MaxSessions), so kernels need more of them"
+        )
+        yield note("sessions", text, count=count)
+    else:
+        yield ok("sessions", f"{MAX_CHANNELS} kernels can share a connection", count=count)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if count >= 10 or unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def _many(count: int, what: str) -> str:
+    return f"no {what}s" if count == 0 else f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,297 @@
+"""`jupyter albedo doctor` and `Hosts.diagnose`: a good host, and one of each kind of sick ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from bare import Bare, bare_python
+from crash import albedo
+from door import Door
+from faces import Embedded, Host, Real
+from kernels import started
+from masters import Master
+
+from albedo_provisioner import AsyncHosts, Hosts
+from albedo_provisioner.errors import LocationError
+from albedo_provisioner.hosts.doctor import verdicts
+from albedo_provisioner.hosts.doctor.findings import Diagnosis, Finding
+
+if TYPE_CHECKING:
+    from conftest import Workspace
+
+THERE = ["login", "python", "packages", "home", "runtime", "logout", "folder", "kernels"]
+LINK = ["round trip", "throughput", "clock", "sessions", "forwarding"]
+
+
+def diagnose(host: Host, folder: str | None = None, python: Path | str | None = None) -> Diagnosis:
+    """Examine a host; nothing is left on it for that."""
+    place = str(host.alias) if folder is None else f"{host.alias}:{folder}"
+    before = sorted(host.home.rglob(".albedo-remote*"))
+    found = Hosts().diagnose(place, python=str(python) if python else None)
+    assert sorted(host.home.rglob(".albedo-remote*")) == before
+    assert not list(host.home.glob(".albedo-doctor*"))
+    return found
+
+
+def only(found: Diagnosis, check: str) -> Finding:
+    """Return what a check found; it is told once."""
+    (finding,) = [each for each in found.findings if each.check == check]
+    return finding
+
+
+def blocking(found: Diagnosis) -> list[str]:
+    """Return the checks that keep a kernel from starting."""
+    return [each.check for each in found.findings if each.blocks]
+
+
+def stand_in(host: Host, path: str, first: str) -> Path:
+    """Write an interpreter that does something else before it runs our code."""
+    script = (
+        f"#!{host.python}\nimport os, sys\nat = sys.argv.index('-c') + 1\n"
+        f"code, rest = {first!r} + '\\n' + sys.argv[at], sys.argv[at + 1:]\n"
+        f"os.execv({str(host.python)!r}, [{str(host.python)!r}, '-S', '-c', code, *rest])\n"
+    )
+    full = host.write(path, script)
+    full.chmod(0o755)
+    return full
+
+
+class TestAGoodHost:
+    def test_is_told_to_be_one_in_a_line_for_each_check(self, sshd_host: Real, workspace: Workspace) -> None:
+        folder = sshd_host.make_folder("proj")
+        told: list[Finding] = []
+        found = Hosts().diagnose(sshd_host.location("proj"), tell=told.append)
+        assert [each.check for each in found.findings] == ["config", "name", "ssh", "sign-in", *THERE, *LINK]
+        assert [each for each in found.findings if each.state != "ok"] == []
+        assert found.can_start
+        assert tuple(told) == found.findings
+        assert not (sshd_host.home / ".albedo-remote").exists()
+        assert len(sshd_host.server.connections()) == 1
+
+        account, port = sshd_host.account.name, sshd_host.server.port
+        assert only(found, "config").text.startswith(f"{account}@127.0.0.1:{port}")
+        assert str(workspace.ssh_config) in only(found, "config").text
+        assert only(found, "ssh").facts["kind"] == "builtin"
+        assert f"signed in as {account} with the key ED25519 SHA256:" in only(found, "sign-in").text
+        assert str(sshd_host.python) in only(found, "python").text
+        assert only(found, "packages").facts["ipykernel"]
+        room = os.statvfs(sshd_host.home)
+        assert only(found, "home").facts["size"] == room.f_blocks * room.f_frsize
+        assert only(found, "folder").facts["path"] == str(folder)
+        assert 0 < only(found, "round trip").facts["seconds"] < 1
+        assert min(only(found, "throughput").facts.values()) > 1e6
+        assert only(found, "sessions").facts["count"] == 8
+        assert json.loads(json.dumps(found.to_dict()))["can_start"] is True
+
+    async def test_has_kernels_and_our_files_on_it_already(self, sshd_host: Real) -> None:
+        """The kernel that runs there is counted, and nothing is put beside what there is."""
+        async with started(sshd_host.location()):
+            ours = sshd_host.home / ".albedo-remote"
+            before = [path for path in sorted(ours.rglob("*")) if "run" not in path.parts]
+            found = await AsyncHosts().diagnose(str(sshd_host.alias))
+            assert only(found, "kernels").facts["count"] == 1
+            assert only(found, "kernels").facts["memory"] > 1e6
+            assert found.finding("folder") is None
+            assert [path for path in sorted(ours.rglob("*")) if "run" not in path.parts] == before
+        assert found.can_start
+
+    def test_is_told_by_the_command(self, sshd_host: Real) -> None:
+        lines = albedo("doctor", str(sshd_host.alias)).splitlines()
+        assert all(line.split()[0] == "ok" for line in lines[:-1])
+        assert lines[-1] == f"Nothing keeps a kernel from starting on {sshd_host.alias}."
+        document = json.loads(albedo("doctor", "--json", str(sshd_host.alias)))
+        assert len(document["findings"]) == len(lines) - 1
+        assert {each["state"] for each in document["findings"]} == {"ok"}
+
+    def test_may_be_this_machine(self, local_host: Host) -> None:
+        found = Hosts().diagnose(".", python=str(local_host.python))
+        assert [each.check for each in found.findings] == [check for check in THERE if check != "folder"]
+        assert found.host == "this machine"
+        assert blocking(found) == []
+        assert blocking(Hosts().diagnose(str(local_host.home / "none"), python=str(local_host.python))) == ["folder"]
+
+
+class TestTheWayThere:
+    async def test_is_told_with_what_decided_it(
+        self, sshd_host: Real, door: Door, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """By the program because of the config or the variable, or over a connection that is signed in."""
+        hosts = AsyncHosts()
+        door.write("exec")
+        workspace.add_to_ssh_config("Match originalhost exec exec true\n  Compression no\n")
+        found = await hosts.diagnose("exec")
+        assert only(found, "ssh").facts == {"kind": "program", "why": "Match exec"}
+        assert found.can_start
+        door.write("shared", ControlPath=f"{workspace.root}/m")
+        with Master("shared"):
+            found = await hosts.diagnose("shared")
+        assert only(found, "ssh").facts["kind"] == "master"
+        assert f"{workspace.root}/m" in only(found, "sign-in").text
+        monkeypatch.setenv("ALBEDO_SSH", "program")
+        found = await hosts.diagnose(str(sshd_host.alias))
+        assert only(found, "ssh").facts == {"kind": "program", "why": "ALBEDO_SSH=program"}
+
+    def test_of_few_sessions_is_a_note(self, sshd_host: Real) -> None:
+        sshd_host.server.restart(MaxSessions="2")
+        found = diagnose(sshd_host)
+        assert only(found, "sessions").state == "note"
+        assert only(found, "sessions").facts["count"] == 2
+        assert found.can_start
+
+    @pytest.mark.parametrize("text", ["-oProxyCommand=id", "", "a b", "gpu;id", "$(id)", "a/b"])
+    def test_to_what_is_no_host_is_refused(self, text: str) -> None:
+        with pytest.raises(LocationError):
+            Hosts().diagnose(text)
+
+
+class TestAHostOutOfReach:
+    def test_is_told_of_as_far_as_it_can_be_from_here(self, sshd_host: Real, workspace: Workspace) -> None:
+        sshd_host.down()
+        text = albedo("doctor", str(sshd_host.alias), status=1)
+        assert [line.split()[:2] for line in text.splitlines()[:-1]] == [
+            ["ok", "config"],
+            ["ok", "name"],
+            ["ok", "ssh"],
+            ["problem", "connection"],
+        ]
+        assert "cannot be reached: connection refused" in text
+        assert text.splitlines()[-1].startswith(f"No kernel can start on {sshd_host.alias}")
+        workspace.add_to_ssh_config("Host nameless\n  HostName nameless.invalid\n")
+        found = Hosts().diagnose("nameless")
+        assert blocking(found) == ["name", "connection"]
+        assert "nameless.invalid cannot be resolved" in only(found, "name").text
+
+    def test_may_want_a_sign_in(self, embedded_host: Embedded) -> None:
+        embedded_host.server.behave(refuse_auth=True)
+        found = diagnose(embedded_host)
+        assert blocking(found) == ["sign-in"]
+        assert f"jupyter albedo login {embedded_host.alias}" in only(found, "sign-in").text
+
+    def test_may_have_a_config_that_cannot_be_read(self, workspace: Workspace) -> None:
+        workspace.add_to_ssh_config("Host broken\n    Port many\n")
+        found = Hosts().diagnose("broken")
+        assert [each.check for each in found.findings] == ["config"]
+        assert blocking(found) == ["config"]
+        assert "line 2" in only(found, "config").text
+
+
+class TestALogin:
+    def test_that_prints_or_takes_long_is_a_note(self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+        sshd_host.greet("Welcome to gpu!\nDo not smoke here.")
+        found = diagnose(sshd_host)
+        assert only(found, "login").state == "note"
+        assert "Welcome to gpu!" in only(found, "login").text
+        assert "smoke" in only(found, "login").facts["printed"]
+        monkeypatch.setattr(verdicts, "_SLOW_LOGIN", 0.001)
+        assert "every kernel start" in only(diagnose(sshd_host), "login").text
+        assert found.can_start
+
+    def test_that_runs_nothing_is_a_problem(self, sshd_host: Real) -> None:
+        sshd_host.account.set_shell("/usr/sbin/nologin")
+        found = diagnose(sshd_host)
+        assert blocking(found) == ["login"]
+        assert only(found, "sign-in").state == "ok"
+
+    def test_without_a_python_or_with_an_old_one_is_a_problem(self, sshd_host: Real) -> None:
+        """Of an old one the rest is told as far as it understands us."""
+        found = diagnose(sshd_host, python="~/none/python3")
+        assert blocking(found) == ["python"]
+        assert "none/python3" in only(found, "python").text
+        found = diagnose(sshd_host, python=sshd_host.write_old_python("old/python3"))
+        assert blocking(found) == ["python"]
+        assert "3.8.2" in only(found, "python").text
+        assert only(found, "home").state == "ok"
+        assert only(found, "clock").state == "ok"
+        assert found.finding("packages") is None
+
+
+class TestPackages:
+    def test_that_are_missing_are_brought_along(self, bare_host: Bare) -> None:
+        found = diagnose(bare_host.host, python=bare_host.python)
+        assert only(found, "packages").state == "note"
+        assert "no ipykernel and pyzmq; the first kernel brings it along" in only(found, "packages").text
+        assert "are kept here" in only(found, "packages").text
+        assert found.can_start
+
+    def test_that_cannot_be_imported_are_a_problem(self, sshd_host: Real) -> None:
+        python = bare_python(sshd_host)
+        (site,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
+        sshd_host.write(site / "ipykernel" / "__init__.py", "")
+        sshd_host.write(site / "zmq" / "__init__.py", "raise ImportError('libzmq.so.5: no such file')")
+        found = diagnose(sshd_host, python=python)
+        assert blocking(found) == ["packages"]
+        assert "libzmq.so.5: no such file" in only(found, "packages").text
+
+    def test_cannot_be_brought_to_a_home_that_runs_nothing(
+        self, sshd_host: Real, full_home: Callable[[int], None], kept_packages: Path
+    ) -> None:
+        python = bare_python(sshd_host)
+        full_home(64 << 20)
+        subprocess.run(["mount", "-o", "remount,noexec", sshd_host.home], check=True)
+        found = diagnose(sshd_host, python="/usr/bin/python3")
+        assert not python.exists()  # the disk is another one
+        assert blocking(found) == ["packages"]
+        assert "noexec" in only(found, "packages").text
+
+
+class TestAHome:
+    def test_that_is_full_is_a_problem_and_the_rest_is_told(
+        self, sshd_host: Real, full_home: Callable[[int], None]
+    ) -> None:
+        full_home(8 << 20)
+        room = os.statvfs(sshd_host.home)
+        sshd_host.write("big", "x" * (room.f_bavail * room.f_frsize - (256 << 10)))
+        found = diagnose(sshd_host)
+        assert blocking(found) == ["home"]
+        assert "No space left on device" in only(found, "home").text
+        assert "df -h" in only(found, "home").advice
+        assert only(found, "packages").state == "ok"
+
+    def test_that_cannot_be_written_is_a_problem(self, sshd_host: Real) -> None:
+        sshd_host.home.chmod(0o550)
+        found = diagnose(sshd_host)
+        assert blocking(found) == ["home", "runtime"]
+        assert "Permission denied" in only(found, "home").text
+        assert only(found, "kernels").state == "ok"
+
+    def test_whose_private_directory_is_not_private_is_told_of(self, sshd_host: Real) -> None:
+        ours = sshd_host.make_folder(".albedo-remote")
+        ours.chmod(0o755)
+        found = diagnose(sshd_host)
+        assert only(found, "runtime").state == "note"
+        assert f"chmod 700 {ours}" in only(found, "runtime").advice
+        assert stat.S_IMODE(ours.stat().st_mode) == 0o755
+        ours.rmdir()
+        sshd_host.write(".albedo-remote", "")
+        found = diagnose(sshd_host)
+        ours.unlink()
+        assert blocking(found) == ["runtime"]
+
+    def test_with_a_long_path_has_its_sockets_elsewhere(self, sshd_host: Real) -> None:
+        long = sshd_host.make_folder("long/" + "x" * 90)
+        profile = (sshd_host.home / ".profile").read_text()
+        sshd_host.write(".profile", f"{profile}\nexport HOME='{long}'\n")
+        found = diagnose(sshd_host)
+        assert only(found, "runtime").state == "ok"
+        assert "the sockets lie in /tmp/albedo-" in only(found, "runtime").text
+        assert not Path(only(found, "runtime").facts["sockets"]).exists()
+
+    def test_that_does_not_answer_holds_nothing_else_up(self, sshd_host: Real) -> None:
+        """Nor does a clock that is wrong."""
+        hang = (
+            "import os, time; os.statvfs = lambda path: time.sleep(60); now = time.time; time.time = lambda: now() + 90"
+        )
+        found = diagnose(sshd_host, "/nowhere/at/all", python=stand_in(sshd_host, "hung/python3", hang))
+        assert "no answer within 6 s" in only(found, "home").text
+        assert only(found, "clock").state == "note"
+        assert 85 < only(found, "clock").facts["skew"] < 95
+        assert only(found, "packages").state == "ok"
+        assert blocking(found) == ["folder"]
+        assert "no such file" in only(found, "folder").text
