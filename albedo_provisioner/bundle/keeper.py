@@ -18,6 +18,7 @@ from typing import Any
 import zmq
 
 from . import rundir
+from .callers import Callers
 from .client import Client
 from .early import Answer, EarlySignals
 from .journal import MOST_BYTES, MOST_CELLS, Journal, Message
@@ -29,7 +30,7 @@ from .messages import CONTENT, HEADER, json_part
 from .protocol import Event, Received
 from .reception import Reception
 from .spawn import boot_id, folder_path
-from .wire import CONTROL, IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, Buffer, ProtocolError
+from .wire import CALL, CONTROL, IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, Buffer, ProtocolError
 
 HOLD = 64 << 20
 """Bytes held for a client that is away, unless the request says otherwise."""
@@ -89,6 +90,7 @@ class Keeper:
             self._drained,
         )
         self.clients = Reception(listener, self._poller, int(request.get("hold") or HOLD), self._hello, self._received)
+        self.callers = Callers(self._poller, self.clients, lambda cell: self.kernel.is_asked(cell) is False)
         self.journal = Journal(
             int(request.get("journal_cells") or MOST_CELLS), int(request.get("journal_bytes") or MOST_BYTES)
         )
@@ -108,6 +110,7 @@ class Keeper:
             now = time.monotonic()
             if ready.pop(self._wake, None):
                 self._take_signals()
+            self.callers.serve(ready, now)
             self.clients.serve(ready, now)
             self.kernel.serve(ready, now)
             self._early.serve(now)
@@ -117,6 +120,7 @@ class Keeper:
                 self._tend(now)
             self.clients.flush(now)
         self.clients.close(time.monotonic())
+        self.callers.close()
         if self._has_place():
             rundir.remove(self.path)
 
@@ -206,6 +210,8 @@ class Keeper:
             return
         if event.channel == KEEPER:
             self._on_request(client, event.parts)
+        elif event.channel == CALL:
+            self.callers.heard(client, event.parts)
         elif event.channel not in (IOPUB, NOTE):
             if event.channel == SHELL:
                 self.journal.asked(event.parts)
@@ -274,6 +280,7 @@ class Keeper:
             "status": lambda _, answer: answer({"kernel": self.kernel.facts()}),
             "cells": lambda _, answer: answer({"cells": self.journal.list()}),
             "cell": self._do_cell,
+            "serve": self._do_serve,
         }
         action = actions.get(do)
         if action is None:
@@ -282,6 +289,7 @@ class Keeper:
         if do in _ENDINGS:
             self.kernel.end_asked(f"{_ENDINGS[do]} by a client: {client.name}")
         request["link"] = client.link_id
+        request["client"] = client
         try:
             action(request, answer)
         except _MALFORMED as error:
@@ -385,3 +393,9 @@ class Keeper:
             },
             [bytes(part) for _, parts in page for part in parts],
         )
+
+    def _do_serve(self, request: dict[str, Any], answer: Answer) -> None:
+        """Note which kinds of calls out of the kernel the client answers, and under which name (`callers.py`)."""
+        kinds = {str(kind) for kind in request["kinds"]}
+        self.callers.announced(request["client"], kinds, str(request["name"]))
+        answer({})

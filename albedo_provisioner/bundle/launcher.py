@@ -1,6 +1,6 @@
 """Starts the Python kernel. Run as a script, by the interpreter that the kernel is for, in the kernel's folder.
 
-Five things make it differ from `python -m ipykernel_launcher`:
+Six things make it differ from `python -m ipykernel_launcher`:
 
 - `import albedo_bundle` must work in a kernel, but our directory must not come before the user's packages, nor reach
   the processes that the kernel starts: so it is appended to this process's path, and PYTHONPATH stays as it was.
@@ -11,8 +11,9 @@ Five things make it differ from `python -m ipykernel_launcher`:
   socket in the kernel's private directory too.
 
 - Before it runs a cell it notes the cell's id in a file, so that it is known after its death whether a cell had begun.
+- It knows which cell it is that calls (`cells.py`), when code in it asks something of its keeper or of a client.
 
-The last three change ipykernel from outside; where a version of it is made differently, it stays as it is.
+The last four change ipykernel from outside; where a version of it is made differently, it stays as it is.
 """
 
 import json
@@ -46,7 +47,9 @@ def main() -> None:
     lengthen_queue(IPKernelApp)
     connection_file = sys.argv[sys.argv.index("-f") + 1]
     with open(connection_file) as file:
-        take_forks_output_at(f"ipc://{json.load(file)['ip']}-6")
+        base = json.load(file)["ip"]
+    take_forks_output_at(f"ipc://{base}-6")
+    take_calls_at(os.path.join(os.path.dirname(base), "calls"))
     note_what_begins(os.path.join(os.path.dirname(connection_file), "begun"))
     IPKernelApp.launch_instance()
 
@@ -96,6 +99,27 @@ def take_forks_output_at(address: str) -> None:
 
     thread._setup_pipe_in = listen
     thread._setup_pipe_out = connect
+
+
+def take_calls_at(path: str) -> None:
+    """Have calls go to this socket of the keeper's, and know which cell they come from."""
+    from albedo_bundle import cells  # type: ignore[import-not-found,unused-ignore]
+    from ipykernel.ipkernel import IPythonKernel
+
+    cells.socket_path = path
+    execute: Any = getattr(IPythonKernel, "execute_request", None)
+    if execute is None:
+        return
+    cells.follow_threads()
+
+    async def execute_request(self: Any, stream: Any, ident: Any, parent: Any) -> None:
+        # Within the coroutine: it may be run in another context than the one that it is made in.
+        cells.begin(ident, parent)
+        result = execute(self, stream, ident, parent)
+        if hasattr(result, "__await__"):
+            await result
+
+    IPythonKernel.execute_request = execute_request  # type: ignore[method-assign,unused-ignore]
 
 
 def note_what_begins(path: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import zmq
 
 from .client import SILENCE, Client
+from .peer import peer_uid
 from .protocol import Attached, Event, Failed, LinkLostError, Parted
 from .wire import ProtocolError
 
@@ -155,7 +156,7 @@ class Reception:
                 if self._arriving:
                     self._turn_away(next(iter(self._arriving)))
                 return
-            if _peer_uid(bridge) not in (None, os.getuid()):
+            if peer_uid(bridge) not in (None, os.getuid()):
                 bridge.close()
                 continue
             bridge.setblocking(False)
@@ -264,12 +265,3 @@ class Reception:
     def _forget(self, client: Client, now: float) -> None:
         self._clients.pop(client.link_id, None)
         self._detach(client, now)
-
-
-def _peer_uid(connection: socket.socket) -> int | None:
-    """Return the account at the other end, or None where the system does not say (the directory is private anyway)."""
-    if not hasattr(socket, "SO_PEERCRED"):
-        return None
-    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    uid: int = struct.unpack("3i", data)[1]
-    return uid

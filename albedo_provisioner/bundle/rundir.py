@@ -1,6 +1,6 @@
 """The private directory of one kernel on its host: `~/.albedo-remote/run/<kernel id>/`.
 
-It holds the keeper's socket, the kernel's ipc sockets and connection file, and the log. Everything is made private
+It holds the keeper's sockets, the kernel's ipc sockets and connection file, and the log. Everything is made private
 by its mode, never by the umask, because the kernel inherits the umask and must get the user's own.
 """
 
@@ -13,6 +13,7 @@ import socket
 from typing import Any
 
 SOCKET = "keeper"
+CALLS = "calls"
 LOG = "kernel.log"
 KEEPER_LOG = "keeper.log"
 CONNECTION = "connection.json"
@@ -25,7 +26,7 @@ MOST_LOG = 4 << 20
 """Bytes that a kernel's log may have before it is begun anew."""
 
 # A unix socket's path has about 104 bytes (108 on Linux, 104 on macOS and the BSDs); the longest name that is added
-# to the directory here is "/k-5".
+# to the directory here is "/calls".
 _LONGEST = 95
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

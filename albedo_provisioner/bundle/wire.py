@@ -30,8 +30,11 @@ HELLO, DATA, ACK, PING, PONG, REPORT, FAREWELL = 1, 2, 3, 4, 5, 6, 7
 
 # Channels. The first four are Jupyter's; KEEPER carries JSON between the client and the keeper itself; NOTE is JSON
 # too, about the messages among which it stands in the main lane: here some were given up, here the kernel ended.
-SHELL, CONTROL, STDIN, IOPUB, KEEPER, NOTE = 1, 2, 3, 4, 5, 6
-CHANNELS = frozenset((SHELL, CONTROL, STDIN, IOPUB, KEEPER, NOTE))
+# CALL is what the kernel's code asks of a client, and the answers (`callers.py`). A keeper says nothing on it but to
+# clients that asked for calls, and a client nothing but answers, so that neither has to know of it. It goes by the main
+# lane: what a cell printed before it called is there before the call, and ten megabytes hold up no interrupt.
+SHELL, CONTROL, STDIN, IOPUB, KEEPER, NOTE, CALL = 1, 2, 3, 4, 5, 6, 7
+CHANNELS = frozenset((SHELL, CONTROL, STDIN, IOPUB, KEEPER, NOTE, CALL))
 
 # Lanes. Control and keeper traffic has a lane of its own, so that a flood of output cannot keep an interrupt or a
 # status answer waiting. Shell and stdin share the output's lane on purpose: an execute reply that overtook a gigabyte
@@ -47,6 +50,9 @@ MAX_MESSAGE = 1 << 30
 
 MAX_PARTS = 4096
 """Most parts of one message."""
+
+MAX_CALL, MAX_BLOBS = 64 << 20, 1024
+"""Longest call or answer on CALL, in bytes, and most of its parts that are blobs."""
 
 _FRAME = struct.Struct("!IB")
 _PIECE = struct.Struct("!BQ")
@@ -129,6 +135,8 @@ def encode_message(channel: int, parts: Sequence[Buffer]) -> list[Buffer]:
         return [b"".join((head, *parts))]
     buffers: list[Buffer] = [head]
     for part, length in zip(parts, lengths, strict=True):
+        if length == 0:
+            continue  # an empty buffer cannot be written: whoever waits for the last of it would wait for ever
         if length < _JOIN_BELOW and isinstance(buffers[-1], bytes) and len(buffers[-1]) < _JOIN_BELOW:
             buffers[-1] = b"".join((buffers[-1], part))
         else:
@@ -249,9 +257,14 @@ class FrameReader:
 
 
 class MessageReader:
-    """Turns a lane's bytes, split anywhere, into messages."""
+    """Turns a lane's bytes, split anywhere, into messages.
 
-    def __init__(self) -> None:
+    Args:
+        most: longest body of one message, in bytes.
+    """
+
+    def __init__(self, most: int = MAX_MESSAGE) -> None:
+        self._most = most
         self._head = bytearray()
         self._channel = 0
         self._count = 0
@@ -297,7 +310,7 @@ class MessageReader:
         self._head.clear()
         if self._channel not in CHANNELS:
             raise ProtocolError(f"there is no channel {self._channel}")
-        if size > MAX_MESSAGE or self._count > MAX_PARTS or size < 4 * self._count:
+        if size > self._most or self._count > MAX_PARTS or size < 4 * self._count:
             raise ProtocolError(f"a message cannot have {self._count} parts in {size} bytes")
         return size
 

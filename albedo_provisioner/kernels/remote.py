@@ -415,5 +415,6 @@ class RemoteKernel(WatchedKernel):
 
     async def leave(self) -> None:
         """Let go of the kernel without touching it."""
+        self._calls.close()
         await self._link.close()
         self._front.close()

@@ -8,10 +8,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..bundle.wire import NOTE
+from ..bundle.wire import CALL, NOTE
 from ..errors import KernelGoneError
 from ..hosts.activity import Activity
 from ..hosts.pool import HostPool
+from .calls import Calls, Handler
 from .endings import how_it_ended, in_background
 from .front import Front
 from .link import KernelLink
@@ -58,6 +59,7 @@ class WatchedKernel:
         self._changed = asyncio.Event()
         self._transport = HostPool.get().transport_for(request.location.host)
         self._link = self._new_link()
+        self._calls = Calls(lambda parts: self._link.send(CALL, parts))
 
     def _new_link(self) -> KernelLink:
         return KernelLink(self._transport, self.kernel_id, "albedo", self.request.python, self, self._node)
@@ -120,6 +122,26 @@ class WatchedKernel:
         except TimeoutError:
             log.warning("%s: the last messages of the kernel may be missing.", self.host)
 
+    # -- calls out of the kernel -----------------------------------------------------------------------------
+
+    def serve(self, kind: str, handler: Handler, name: str = "") -> None:
+        """Answer what the kernel's code asks of its clients, from now on.
+
+        Args:
+            kind: which kind of calls; see `bundle/callers.py` for who is asked.
+            handler: does a call; see `Handler`.
+            name: under which requests to execute name us (in their metadata, `albedo.server`), and a process that takes
+                our place does, too; one name for all kinds.
+        """
+        self._calls.serve(kind, handler)
+        self._calls.name = name or self._calls.name
+        if self.keeper is not None:
+            self._announce()
+
+    def _announce(self) -> None:
+        if self._calls.kinds:
+            in_background(self._link.call("serve", kinds=self._calls.kinds, name=self._calls.name))
+
     def expect_end(self) -> None:
         """Note that the kernel's end is wanted: nobody has to be told why it ended.
 
@@ -132,6 +154,9 @@ class WatchedKernel:
 
     def received(self, channel: int, parts: list[memoryview]) -> None:
         """Pass a message on to local clients."""
+        if channel == CALL:
+            self._calls.take(parts)
+            return
         if channel != NOTE:
             self._front.deliver(channel, parts)
             return
@@ -146,7 +171,9 @@ class WatchedKernel:
 
     def greeted(self, hello: dict[str, Any]) -> None:
         """Take the keeper's greeting."""
-        self.keeper = hello.get("keeper")
+        if hello.get("keeper") != self.keeper:
+            self.keeper = hello.get("keeper")
+            self._announce()
         self._boot_id = str(hello.get("boot_id") or "")
         self._set_facts(hello["kernel"])
         warning = hello.get("warning")
@@ -180,6 +207,7 @@ class WatchedKernel:
 
     def forgotten(self) -> None:
         """Tell the running cells that something may be missing, and find out which of them still run."""
+        self.keeper = None  # whichever it is, it does not know us
         for header in self._front.running:
             self._front.tell(
                 header, f"[albedo] The kernel's keeper on {self.host} was killed: output may be missing here.\n"
@@ -199,6 +227,7 @@ class WatchedKernel:
         self._fall_silent()
 
     def _fall_silent(self) -> None:
+        self._calls.close()
         self._silent = True
         self._changed.set()
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from albedo_provisioner.bundle import protocol, wire
 from albedo_provisioner.bundle.protocol import Attached, Failed, Link, LinkLostError, Parted, Ponged, Received
-from albedo_provisioner.bundle.wire import CONTROL, IOPUB, KEEPER, NOTE, SHELL, STDIN
+from albedo_provisioner.bundle.wire import CALL, CONTROL, IOPUB, KEEPER, NOTE, SHELL, STDIN
 
-CHANNELS = [SHELL, CONTROL, STDIN, IOPUB, KEEPER]
+CHANNELS = [SHELL, CONTROL, STDIN, IOPUB, KEEPER, CALL]
 messages = st.lists(
     st.tuples(st.sampled_from(CHANNELS), st.lists(st.binary(max_size=300), max_size=4)),
     max_size=20,
@@ -163,6 +163,17 @@ def test_a_large_message_is_not_sent_again_from_its_beginning_after_a_cut() -> N
         a.take(b.give(1 << 30))
     assert again < 2_300_000
     assert b.heard == [(IOPUB, big)]
+
+
+def test_an_empty_part_behind_a_large_one_leaves_nothing_to_write() -> None:
+    a, b = Side(), Side()
+    connect(a, b)
+    settle(a, b)
+    parts = [b"x" * 100_000, b"", b"y" * 100_000, b""]
+    a.link.send(IOPUB, parts)
+    settle(a, b)
+    assert b.heard == [(IOPUB, parts)]
+    assert a.link.outgoing() == []
 
 
 def test_control_passes_output_that_waits() -> None:
