@@ -21,11 +21,11 @@ from . import rundir
 from .callers import Callers
 from .client import Client
 from .early import Answer, EarlySignals
+from .heap import give_back
 from .journal import MOST_BYTES, MOST_CELLS, Journal, Message
 from .kernel import Kernel
 from .kernelspecs import UnknownKernelspecError
 from .ladder import Ladder, Report
-from .memory import give_back
 from .messages import CONTENT, HEADER, json_part
 from .protocol import Event, Received
 from .reception import Reception

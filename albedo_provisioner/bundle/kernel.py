@@ -11,7 +11,7 @@ import zmq
 
 from . import processes, rundir
 from .channels import KernelChannels
-from .memory import OutOfMemoryWatch
+from .heap import OutOfMemoryWatch
 from .messages import HEADER, PARENT, json_part
 from .spawn import boot_id, last_words, spawn
 from .wire import CONTROL, IOPUB, SHELL, STDIN, Buffer

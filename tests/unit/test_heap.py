@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from albedo_provisioner.bundle.memory import OutOfMemoryWatch
+from albedo_provisioner.bundle.heap import OutOfMemoryWatch
 
 VERSION_2 = (
     "0::/user.slice/a b.slice\n",
