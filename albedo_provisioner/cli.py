@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, kernelspecs
-from .commands import doctor, hosts, kernels, login, mcp, recover, stop
+from .commands import doctor, hosts, kernels, link, login, mcp, memory, recover, stop
 from .commands.table import print_table
 from .errors import AlbedoError, KernelStartError, LocationError
 from .location import Location
@@ -186,7 +186,7 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("names", nargs="+", metavar="NAME", help="a kernelspec's name, as `list` shows it")
     remove.set_defaults(run=_remove)
 
-    for command in (hosts, doctor, kernels, recover, stop, login, mcp):
+    for command in (hosts, doctor, kernels, recover, stop, memory, link, login, mcp):
         command.add_parser(commands)
 
     demo = commands.add_parser(

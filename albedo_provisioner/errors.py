@@ -105,3 +105,11 @@ class KernelGoneError(AlbedoError):
 
 class LinkAwayError(AlbedoError):
     """The host is out of reach and the request could not be answered in time. The kernel is not known to be dead."""
+
+
+class MemoryFileError(AlbedoError):
+    """A workspace's memory cannot be read or written, or a text is too long for it; the message says which and why."""
+
+
+class WorkspaceLinkError(AlbedoError):
+    """Two workspaces cannot be linked, or one cannot be taken out of its group; the message says why."""

@@ -31,6 +31,8 @@ def main(request: dict[str, Any]) -> None:
         "end": end,
         "stage": stage,
         "survey": survey,
+        "gather": gather,
+        "look": look,
         "run": run_once,
     }
     actions[request["do"]](request)
@@ -157,6 +159,20 @@ def survey(request: dict[str, Any]) -> None:
     from .survey import survey as look
 
     report(survey={"folder": path, "home": os.path.expanduser("~"), **look(path, request.get("kernel"))})
+
+
+def gather(request: dict[str, Any]) -> None:
+    """Answer what a folder of this host has for an agent."""
+    from .gather import gather as look_around
+
+    report(gathered=look_around(folder(request["cwd"])))
+
+
+def look(request: dict[str, Any]) -> None:
+    """Answer which folders are there."""
+    from .gather import look as look_at
+
+    report(looked=look_at(map(folder_path, request["folders"])))
 
 
 def list_kernels(_: dict[str, Any]) -> None:

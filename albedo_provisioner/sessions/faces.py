@@ -15,6 +15,8 @@ from typing import Any, Self, TypeVar
 from ..errors import ConfigError
 from ..hosts import io_thread
 from ..location import Location
+from ..workspace.context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext
+from ..workspace.faces import AsyncLinks, AsyncMemory, Links, Memory
 from .outputs import Limits
 from .records import CellRecord
 from .registry import Registry
@@ -61,6 +63,35 @@ class AsyncSession:
     def location(self) -> Location:
         """Where it runs; its path is absolute once a kernel was there."""
         return self._core.record.location
+
+    @property
+    def memory(self) -> AsyncMemory:
+        """The workspace's memory: files on this machine."""
+        return AsyncMemory(self._core.workspace)
+
+    @property
+    def links(self) -> AsyncLinks:
+        """The workspaces that are linked with this one."""
+        return AsyncLinks(self._core.workspace)
+
+    async def context(
+        self, *, wait: float = 0.0, memory_chars: int = MEMORY_CHARS, instruction_chars: int = INSTRUCTION_CHARS
+    ) -> WorkspaceContext:
+        """Return what an agent should know at the start: where it runs, instructions, skills, memory, linked
+        workspaces; as data, and as a text (`.text`).
+
+        It is put together from what is known on this machine, and the host is asked for what is new (at most every five
+        seconds), without waiting for it: what is not known yet is said to be unknown.
+
+        Args:
+            wait: seconds to wait for the hosts' answers at most, for a caller that would rather know.
+            memory_chars: characters for the memory of this workspace and the linked ones together.
+            instruction_chars: characters for all instructions together.
+
+        Raises:
+            ConfigError: what is on record here cannot be used.
+        """
+        return await io_thread.run(self._core.workspace.context(wait, memory_chars, instruction_chars))
 
     async def execute(
         self,
@@ -279,6 +310,22 @@ class Session:
     def location(self) -> Location:
         """Where it runs; its path is absolute once a kernel was there."""
         return self._session.location
+
+    @property
+    def memory(self) -> Memory:
+        """The workspace's memory: files on this machine."""
+        return Memory(self._session.memory)
+
+    @property
+    def links(self) -> Links:
+        """The workspaces that are linked with this one."""
+        return Links(self._session.links)
+
+    def context(
+        self, *, wait: float = 0.0, memory_chars: int = MEMORY_CHARS, instruction_chars: int = INSTRUCTION_CHARS
+    ) -> WorkspaceContext:
+        """Return what an agent should know at the start; see `AsyncSession.context`."""
+        return _block(self._session.context(wait=wait, memory_chars=memory_chars, instruction_chars=instruction_chars))
 
     def execute(
         self,

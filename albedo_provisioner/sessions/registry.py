@@ -36,6 +36,7 @@ class Registry:
     """
 
     def __init__(self, home: str | os.PathLike[str] | None, max_kernels: int, idle_timeout: float) -> None:
+        self.home = home
         self.records = SessionRecords(home)
         self.records.sweep_outputs()
         self._max_kernels = max_kernels

@@ -20,6 +20,7 @@ from ..kernels.console import Execution
 from ..kernels.endings import in_background
 from ..kernels.remote import RemoteKernel
 from ..location import Location
+from ..workspace.workspace import Workspace
 from .outputs import Limits, Outputs
 from .past import result_of
 from .records import CellRecord, SessionRecord
@@ -70,6 +71,7 @@ class SessionCore:
     def __init__(self, record: SessionRecord, registry: Registry) -> None:
         self.record = record
         self.closed = False
+        self.workspace = Workspace(lambda: record.location, registry.home, lambda: record.python)
         self._registry = registry
         self._turn = asyncio.Lock()  # cells, and whatever begins or ends kernels, one after the other
         self._calls: dict[str, asyncio.Task[Result]] = {}  # those that have not returned yet, by their cells' ids
@@ -265,7 +267,7 @@ class SessionCore:
             f"No kernel could be started, so the code was run once without one, and nothing that it defined is kept. "
             f"{error}"
         )
-        report.note = " ".join(notes)
+        report.note = " ".join([*notes, *self._news_of_links()])
         result.duration = time.monotonic() - began
         records.finish(cell_id, result.to_dict())
         self._put()
@@ -366,9 +368,17 @@ class SessionCore:
         if self._late:
             notes.append(f"Since the last call, threads of earlier cells printed: {''.join(self._late).rstrip()}")
             self._late.clear()
-        report.note = " ".join(notes) or None
+        report.note = " ".join([*notes, *self._news_of_links()]) or None
         self._put()
         return outputs.result(status, cell_id, report)
+
+    def _news_of_links(self) -> list[str]:
+        """Return what became of the workspace's links since the last result, whoever linked it."""
+        try:
+            return self.workspace.news()
+        except AlbedoError as error:  # a result is worth more
+            log.warning("%s: %s", self.record.session_id, error)
+            return []
 
     def _heard_late(self, msg_type: str, content: dict[str, Any]) -> None:
         if msg_type == "stream" and sum(map(len, self._late)) < 2000:

@@ -1,0 +1,92 @@
+"""`jupyter albedo link`: workspaces that know each other."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING
+
+from ..location import Location
+from .memory import location
+from .table import print_table
+
+if TYPE_CHECKING:
+    from ..workspace.asking import LinkedWorkspace
+
+_DESCRIPTION = """\
+Link workspaces: folders on whatever hosts that belong to one project. What is read of the memory of one covers those of
+all that are linked with it, and agents are told of them.
+"""
+
+_LIST_DESCRIPTION = """\
+List the groups of linked workspaces, or the one of a location. All folders are looked at, at the same time, for five
+seconds at most. The state is empty when the folder is there, "gone" when its host says that it is not, else
+"unreachable", "sign in" or "connecting": then nothing is known of the folder.
+"""
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "link", help="link workspaces with each other", description=_DESCRIPTION, allow_abbrev=False
+    )
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    add = actions.add_parser("add", help="link two workspaces; their groups become one", allow_abbrev=False)
+    add.add_argument("one", metavar="LOCATION", type=location)
+    add.add_argument("other", metavar="LOCATION", type=location)
+    add.set_defaults(run=_add)
+    remove = actions.add_parser("remove", help="take a workspace out of its group", allow_abbrev=False)
+    remove.add_argument("member", metavar="LOCATION", help="the workspace, or its id as `list` shows it")
+    remove.set_defaults(run=_remove)
+    help_ = "list linked workspaces, and whether they are there"
+    show = actions.add_parser("list", help=help_, description=_LIST_DESCRIPTION, allow_abbrev=False)
+    show.add_argument("of", metavar="LOCATION", nargs="?", type=location, help="only the group of this workspace")
+    show.add_argument("--json", action="store_true", help="as JSON, for programs")
+    show.set_defaults(run=_list)
+
+
+def _add(arguments: argparse.Namespace) -> int:
+    from ..hosts import io_thread
+    from ..workspace.workspace import Workspace
+
+    io_thread.run_blocking(Workspace(lambda: arguments.one).link(arguments.other))
+    print(f"Linked {arguments.one} with {arguments.other}")
+    return 0
+
+
+def _remove(arguments: argparse.Namespace) -> int:
+    from ..hosts import io_thread
+    from ..workspace.links import WorkspaceGroups, link_id
+    from ..workspace.workspace import Workspace
+
+    known = {link_id(each): each for group in WorkspaceGroups().groups() for each in group}
+    member = known.get(arguments.member) or Location.parse(arguments.member).expanded()
+    left = io_thread.run_blocking(Workspace(lambda: member).unlink())
+    print(f"{left} is not linked any more")
+    return 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from ..hosts import io_thread
+    from ..workspace.asking import absolute, look_at
+    from ..workspace.links import WorkspaceGroups
+
+    async def look() -> list[tuple[int, LinkedWorkspace]]:
+        groups = WorkspaceGroups().groups()
+        if arguments.of is not None:
+            wanted: Location = await absolute(arguments.of)
+            groups = [group for group in groups if wanted in group]
+        numbers = [number for number, group in enumerate(groups, 1) for _ in group]
+        return list(zip(numbers, await look_at([each for group in groups for each in group]), strict=True))
+
+    rows = io_thread.run_blocking(look())
+    if arguments.json:
+        print(json.dumps([{"group": number, **row.to_dict()} for number, row in rows], indent=2, ensure_ascii=False))
+    elif rows:
+        print_table(
+            ("ID", "GROUP", "LOCATION", "STATE", "DETAIL"),
+            [(row.id, str(number), str(row.location), row.badge, row.detail) for number, row in rows],
+        )
+    else:
+        print("No workspaces are linked; link two with: jupyter albedo link add LOCATION LOCATION")
+    return 0

@@ -1,0 +1,93 @@
+"""`jupyter albedo memory`: the memory of a workspace, which is kept on this machine."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from ..errors import LocationError
+from ..location import Location
+
+if TYPE_CHECKING:
+    from ..workspace.faces import Memory
+
+_DESCRIPTION = """\
+Read or write the memory of a workspace: plain Markdown files on this machine, which code on the workspace's host can
+read and write as well (`from albedo_bundle import memory`). Reading covers the workspaces that are linked with it.
+
+  read            print it (the default)
+  path            print the folder that the files are in
+  append TEXT     add a text to memory.md       (without TEXT it is taken from standard input)
+  save TEXT       have memory.md hold this text and nothing else
+  journal TEXT    add an entry to the file of this day
+  grep TEXT       print the lines that contain a text
+  search WORDS    print the paragraphs that say most about some words
+"""
+
+_ACTIONS = ("read", "path", "append", "save", "journal", "grep", "search")
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "memory",
+        help="read or write the memory of a workspace",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("place", metavar="LOCATION", type=location, help="the workspace")
+    parser.add_argument("action", nargs="?", default="read", choices=_ACTIONS, metavar="ACTION", help="see above")
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="what to write, or to look for")
+    parser.add_argument("--limit", metavar="NUMBER", type=int, help="how many lines or paragraphs at most")
+    parser.set_defaults(run=run)
+
+
+def location(text: str) -> Location:
+    """Read a location.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        return Location.parse(text).expanded()
+    except LocationError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what is wanted."""
+    from ..hosts import io_thread
+    from ..workspace.faces import AsyncMemory, Memory
+    from ..workspace.folders import memory_folder
+    from ..workspace.workspace import Workspace
+
+    workspace = Workspace(lambda: arguments.place)
+    memory = Memory(AsyncMemory(workspace))
+    action, text = arguments.action, arguments.text
+    if action == "read":
+        sys.stdout.write(memory.read())
+    elif action == "path":
+        print(io_thread.run_blocking(workspace.with_memory(lambda memory: memory_folder(memory.store.location))))
+    elif action in ("grep", "search"):
+        return _find(memory, action, text, arguments.limit)
+    else:
+        {"append": memory.append, "save": memory.save, "journal": memory.journal}[action](
+            sys.stdin.read() if text is None else text
+        )
+    return 0
+
+
+def _find(memory: Memory, action: str, text: str | None, limit: int | None) -> int:
+    """Print what is found; the exit status is 1 when nothing is, as grep's."""
+    if not text:
+        print(
+            f"jupyter albedo: {action} what? Give a text: jupyter albedo memory LOCATION {action} TEXT", file=sys.stderr
+        )
+        return 2
+    bound = {} if limit is None else {"limit": limit}
+    hits = memory.grep(text, **bound) if action == "grep" else memory.search(text, **bound)
+    for hit in hits:
+        print(hit)
+    return 0 if hits else 1

@@ -1,0 +1,214 @@
+"""Asking hosts about workspaces: once for all who want to know, with a bound for each of them.
+
+Everything here runs on the I/O thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ..bundle import gather as on_host
+from ..errors import AlbedoError, FolderError, HostError, SignInError, UnreachableError, UnsupportedHostError
+from ..hosts.activity import Activity
+from ..hosts.check import ask
+from ..hosts.io_thread import IOThread
+from ..hosts.pool import HostPool
+from ..hosts.probe import NEEDS_AUTH, READY, UNREACHABLE, UNSUPPORTED, HostState, Probes
+from ..location import Location
+from .links import link_id
+from .mirror import Mirror
+
+T = TypeVar("T")
+
+EVERY = 5.0
+"""Seconds between two looks into a workspace, whoever wants them."""
+
+PATIENCE = 5.0
+"""Seconds that each host has to say whether its folders are there."""
+
+FOLDER_GONE = "gone"
+
+GONE, UNREACHABLE_BADGE, SIGN_IN, CONNECTING = "gone", "unreachable", "sign in", "connecting"
+
+
+@dataclass(frozen=True)
+class LinkedWorkspace:
+    """A workspace that is linked with another, and whether its folder is there.
+
+    Attributes:
+        id: by which it can be unlinked.
+        location: where it is.
+        badge: empty when its folder is there; "gone" when its host says that it is not; else "unreachable", "sign in"
+            (a person has to sign in to the host first) or "connecting" (the host has not answered in time).
+        detail: why, in ssh's or the host's words; empty when the badge is.
+    """
+
+    id: str
+    location: Location
+    badge: str = ""
+    detail: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain JSON."""
+        return {"id": self.id, "location": str(self.location), "badge": self.badge, "detail": self.detail}
+
+
+class _UnderWay:
+    """What is being asked just now; a caller that gives up takes nothing from the others."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[Hashable, asyncio.Task[Any]] = {}
+
+    def begin(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
+        """Return the task under a key, beginning it unless there is one."""
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = asyncio.get_running_loop().create_task(work())
+            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        return task
+
+
+async def in_thread(work: Callable[[], T]) -> T:
+    """Do what may block, such as files, elsewhere than on this thread."""
+    return await asyncio.get_running_loop().run_in_executor(None, work)
+
+
+# -- homes ---------------------------------------------------------------------------------------------------
+
+
+async def absolute(location: Location, home: str | os.PathLike[str] | None = None) -> Location:
+    """Return a location with its absolute path; the host is asked for its home once, and never again.
+
+    Raises:
+        LocationError: it names another user's home.
+        HostError: the home is not known, and the host cannot be asked.
+    """
+    location = location.expanded()
+    if location.host is None or not location.needs_home:
+        return location
+    found = await in_thread(lambda: known_absolute(location, home))
+    if found is not None:
+        return found
+    state = await Probes.get().probe(location.host)
+    if state.home is None:
+        raise _host_error(state)
+    there = state.home
+    await in_thread(lambda: Mirror(home).put_home(str(location.host), there))
+    return location.resolved(there)
+
+
+def known_absolute(location: Location, home: str | os.PathLike[str] | None = None) -> Location | None:
+    """Return a location with its absolute path, if that is known without asking anybody."""
+    location = location.expanded()
+    if location.host is None or not location.needs_home:
+        return location
+    there = Mirror(home).home_of(location.host)
+    return None if there is None else location.resolved(there)
+
+
+def _host_error(state: HostState) -> HostError:
+    kinds: dict[str, type[HostError]] = {NEEDS_AUTH: SignInError, UNSUPPORTED: UnsupportedHostError}
+    return kinds.get(state.state, UnreachableError)(state.host, state.advice or state.detail, state.detail)
+
+
+# -- whether folders are there -------------------------------------------------------------------------------
+
+
+async def look_at(
+    locations: Iterable[Location], home: str | os.PathLike[str] | None = None, patience: float = PATIENCE
+) -> list[LinkedWorkspace]:
+    """Look whether workspaces are there: all hosts at the same time, each with so many seconds to answer."""
+    wanted = list(locations)
+    by_host: dict[str | None, list[str]] = {}
+    for location in wanted:
+        by_host.setdefault(location.host, []).append(location.path)
+    answers = await asyncio.gather(*(_look_at(host, tuple(paths), patience) for host, paths in by_host.items()))
+    found = {(host, path): seen for host, answer in zip(by_host, answers, strict=True) for path, seen in answer.items()}
+    rows = [LinkedWorkspace(link_id(each), each, *found[each.host, each.path]) for each in wanted]
+
+    def keep() -> None:
+        mirror = Mirror(home)
+        for row in rows:
+            mirror.put_badge(row.location, row.badge, row.detail)
+
+    await in_thread(keep)
+    return rows
+
+
+async def _look_at(host: str | None, paths: tuple[str, ...], patience: float) -> dict[str, tuple[str, str]]:
+    async def look() -> list[list[str]]:
+        if host is None:
+            return await in_thread(lambda: on_host.look(paths))
+        return list((await ask(host, {"do": "look", "folders": list(paths)}))["looked"])
+
+    task = IOThread.get().only(_UnderWay).begin(("look", host, paths), look)
+    done, _ = await asyncio.wait([task], timeout=patience)
+    if not done:
+        step = Activity.get().step(HostPool.get().transport_for(host).host) or "connecting"
+        return dict.fromkeys(paths, (CONNECTING, f"no answer within {patience:g} s, while {step}"))
+    try:
+        seen = task.result()
+    except SignInError as error:
+        return dict.fromkeys(paths, (SIGN_IN, error.detail))
+    except HostError as error:
+        return dict.fromkeys(paths, (UNREACHABLE_BADGE, error.detail))
+    except AlbedoError as error:
+        return dict.fromkeys(paths, (UNREACHABLE_BADGE, str(error)))
+    badges = {on_host.THERE: "", on_host.GONE: GONE, on_host.UNKNOWN: UNREACHABLE_BADGE}
+    return {path: (badges[state], detail) for path, (state, detail) in zip(paths, seen, strict=True)}
+
+
+# -- what a workspace has ------------------------------------------------------------------------------------
+
+
+async def refresh(location: Location, python: str | None = None, home: str | os.PathLike[str] | None = None) -> None:
+    """Have the mirror show what a workspace has now, unless somebody has done so within `EVERY` seconds.
+
+    Whatever comes of it is in the mirror, a host out of reach too.
+
+    Args:
+        location: the workspace, with an absolute path.
+        python: the interpreter that does the looking on the host; None for the login shell's `python3`.
+        home: see `albedo_home`.
+    """
+    await (
+        IOThread.get().only(_UnderWay).begin(("refresh", str(home), location), lambda: _refresh(location, python, home))
+    )
+
+
+async def _refresh(location: Location, python: str | None, home: str | os.PathLike[str] | None) -> None:
+    if not await in_thread(lambda: Mirror(home).may_ask(location, EVERY)):
+        return
+    try:
+        if location.host is None:
+            facts = await in_thread(lambda: _gather_here(location.path))
+        else:
+            facts = (await ask(location.host, {"do": "gather", "cwd": location.path}, python))["gathered"]
+    except AlbedoError as error:
+        state = getattr(error, "state", UNREACHABLE)
+        if isinstance(error, FolderError):
+            # The host is there; of the folder it says that it is gone, or that it cannot be entered.
+            row = (await look_at([location], home))[0]
+            state = FOLDER_GONE if row.badge == GONE else (READY if not row.badge else UNREACHABLE)
+        detail = getattr(error, "detail", str(error))
+        await in_thread(lambda: Mirror(home).put_state(location, state, detail))
+        return
+    await in_thread(lambda: Mirror(home).put_facts(location, facts))
+
+
+def _gather_here(path: str) -> dict[str, Any]:
+    state, detail = on_host.look([path])[0]
+    if state != on_host.THERE:
+        raise FolderError("this machine", f"The folder {path} on this machine cannot be used: {detail}.", detail)
+    return on_host.gather(path)
+
+
+async def within(seconds: float, work: Iterable[Awaitable[Any]]) -> None:
+    """Wait at most so long for work that goes on in any case."""
+    tasks = [asyncio.ensure_future(each) for each in work]
+    if tasks:
+        await asyncio.wait(tasks, timeout=seconds)

@@ -1,0 +1,140 @@
+"""Full text search in memory: an index (SQLite's FTS5) of paragraphs, derived from the files.
+
+Before a search every file of the workspaces that are searched is looked at: one that has changed, by whatever hand, is
+read again. The index may be removed at any time.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from collections.abc import Iterator, Sequence
+
+from ..bundle.memory import Hit
+from ..database import opened
+from ..errors import ConfigError, MemoryFileError
+from ..home import albedo_home
+from .files import read_regular, stamp_of
+from .store import MEMORY, MemoryStore
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS files (location TEXT NOT NULL, name TEXT NOT NULL, stamp TEXT NOT NULL,
+    PRIMARY KEY (location, name)) STRICT;
+CREATE VIRTUAL TABLE IF NOT EXISTS paragraphs USING fts5 (
+    text, location UNINDEXED, name UNINDEXED, line UNINDEXED, tokenize = "porter unicode61 remove_diacritics 2");
+"""
+
+_LONG_PARAGRAPH = 2000  # characters; lists without empty lines would be one paragraph else
+
+_SNIPPET = 24  # words around what was found
+
+_MOST_WORDS = 64  # of a query
+
+
+def search(
+    stores: Sequence[MemoryStore], query: str, limit: int, home: str | os.PathLike[str] | None = None
+) -> list[Hit]:
+    """Return the paragraphs that have the words of a query, the best first: all of the words, else some of them.
+
+    Args:
+        stores: the workspaces to search; the first is one's own.
+        query: words; nothing in them is taken for more than that.
+        limit: hits at most.
+        home: see `albedo_home`.
+
+    Raises:
+        MemoryFileError: a file of one's own cannot be read. (One of another workspace is told of at the end.)
+        ConfigError: the index cannot be used.
+    """
+    words = [word for word in re.findall(r"[\w\-.]*\w", query) if any(map(str.isalnum, word))][:_MOST_WORDS]
+    if not words or limit < 1:
+        return []
+    path = albedo_home(home) / "memory-index.sqlite"
+    for attempt in (1, 2):
+        try:
+            with opened(path, _SCHEMA, "index of memory") as database:
+                problems = _refresh(database, stores)
+                return _find(database, stores, words, limit) + problems
+        except ConfigError as error:
+            damaged = isinstance(error.__cause__, sqlite3.DatabaseError) and not isinstance(
+                error.__cause__, sqlite3.OperationalError
+            )
+            if attempt == 2 or not damaged:
+                raise
+            for suffix in ("", "-wal", "-shm"):
+                path.with_name(path.name + suffix).unlink(missing_ok=True)
+    return []
+
+
+def _find(database: sqlite3.Connection, stores: Sequence[MemoryStore], words: list[str], limit: int) -> list[Hit]:
+    places = [str(store.location) for store in stores]
+    hits: list[Hit] = []
+    for operator in (" AND ", " OR "):
+        # Each word as a quoted string: what is in it is text, whatever FTS5's syntax makes of it elsewhere.
+        rows = database.execute(
+            f"SELECT location, name, line, snippet(paragraphs, 0, '**', '**', '…', {_SNIPPET}) FROM paragraphs "
+            f"WHERE paragraphs MATCH ? AND location IN ({', '.join('?' * len(places))}) ORDER BY rank LIMIT ?",
+            (operator.join(f'"{word}"' for word in words), *places, limit),
+        )
+        hits = [Hit.make(place, place == places[0], name, line, _one_line(text)) for place, name, line, text in rows]
+        if hits:
+            break
+    return hits
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _refresh(database: sqlite3.Connection, stores: Sequence[MemoryStore]) -> list[Hit]:
+    """Have the index show what is in the files now, and return what could not be read of other workspaces."""
+    problems = []
+    for store in stores:
+        try:
+            _refresh_one(database, store)
+        except MemoryFileError as error:
+            if store is stores[0]:
+                raise
+            problems.append(Hit.make(str(store.location), False, MEMORY, 0, str(error)))
+    return problems
+
+
+def _refresh_one(database: sqlite3.Connection, store: MemoryStore) -> None:
+    place = str(store.location)
+    known = dict(database.execute("SELECT name, stamp FROM files WHERE location = ?", (place,)))
+    there = {name: (path, str(stamp_of(path))) for name, path in store.files()}
+    changed = [name for name, (_, stamp) in there.items() if known.get(name) != stamp]
+    gone = [name for name in known if name not in there]
+    if not (changed or gone):
+        return
+    if not database.in_transaction:
+        database.execute("BEGIN IMMEDIATE")
+    for name in (*changed, *gone):
+        database.execute("DELETE FROM paragraphs WHERE location = ? AND name = ?", (place, name))
+        database.execute("DELETE FROM files WHERE location = ? AND name = ?", (place, name))
+    for name in changed:
+        content = read_regular(there[name][0])
+        database.executemany(
+            "INSERT INTO paragraphs (text, location, name, line) VALUES (?, ?, ?, ?)",
+            ((text, place, name, line) for line, text in paragraphs(content.text)),
+        )
+        database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (place, name, str(content.stamp)))
+
+
+def paragraphs(text: str) -> Iterator[tuple[int, str]]:
+    """Yield the paragraphs of a text with the numbers of their first lines; a heading goes with what is below it."""
+    lines: list[str] = []
+    size = start = 0
+    for number, line in enumerate(text.split("\n"), 1):
+        only_heading = bool(lines) and all(each.startswith("#") or not each.strip() for each in lines)
+        if lines and ((not line.strip() and not only_heading) or size > _LONG_PARAGRAPH):
+            yield start, "\n".join(lines)
+            lines, size = [], 0
+        if line.strip() or lines:
+            if not lines:
+                start = number
+            lines.append(line)
+            size += len(line)
+    if any(line.strip() for line in lines):
+        yield start, "\n".join(lines)

@@ -1,0 +1,130 @@
+"""A workspace's memory with those that are linked to it: reads cover all of them, writes are one's own.
+
+Blocking, from any thread. What programs hold is in `faces.py`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from ..bundle.memory import Hit
+from ..errors import MemoryFileError
+from ..location import Location
+from . import index
+from .files import read_regular
+from .links import WorkspaceGroups
+from .store import MEMORY, MemoryStore
+from .text import shares, shortened
+
+LIMIT = 50
+"""Lines that `grep` returns if nothing else is asked for."""
+
+SEARCH_LIMIT = 10
+"""Paragraphs that `search` returns if nothing else is asked for."""
+
+_LONGEST_LINE = 300
+
+
+class WorkspaceMemory:
+    """The memory of one workspace, and what is read along with it.
+
+    Args:
+        location: the workspace, with an absolute path.
+        home: see `albedo_home`.
+    """
+
+    def __init__(self, location: Location, home: str | os.PathLike[str] | None = None) -> None:
+        self.store = MemoryStore(location, home)
+        self._home = home
+
+    # -- writing: one's own ----------------------------------------------------------------------------------
+
+    def save(self, text: str, call_id: str | None = None) -> None:
+        """Have `memory.md` hold this text alone; see `MemoryStore.save`."""
+        self.store.save(text, call_id)
+
+    def append(self, text: str, call_id: str | None = None) -> None:
+        """Add a text to `memory.md`; see `MemoryStore.append`."""
+        self.store.append(text, call_id)
+
+    def journal(self, text: str, call_id: str | None = None) -> None:
+        """Add an entry to the journal of this day; see `MemoryStore.journal`."""
+        self.store.journal(text, call_id)
+
+    # -- reading: the group's --------------------------------------------------------------------------------
+
+    def read(self, max_chars: int | None = None, linked: bool = True) -> str:
+        """Return `memory.md`, and below it that of each linked workspace that has one, under a heading.
+
+        Args:
+            max_chars: characters at most; beyond them texts are cut in the middle, which is said there. One's own has
+                half of them, and what the others do not need.
+            linked: False for one's own alone, as it was saved.
+
+        Raises:
+            MemoryFileError: one's own cannot be read. (That another's cannot is said in its place.)
+        """
+        own = self.store.content().text
+        parts = [("", own)]
+        for store in self._others() if linked else ():
+            try:
+                text = store.content().text
+            except MemoryFileError as error:
+                text = f"({error})"
+            if text.strip():
+                gap = "" if not own else ("\n" if own.endswith("\n") else "\n\n")
+                parts.append((f"{gap if len(parts) == 1 else chr(10)}# Memory of {store.location} (linked)\n\n", text))
+        if max_chars is None:
+            return "".join(heading + text for heading, text in parts)
+        room = max(0, max_chars - sum(len(heading) for heading, _ in parts))
+        given = shares([len(text) for _, text in parts], room)
+        whole = "".join(heading + shortened(text, size) for (heading, text), size in zip(parts, given, strict=True))
+        return shortened(whole, max(max_chars, 0))
+
+    def grep(self, term: str, limit: int = LIMIT) -> list[Hit]:
+        """Return the lines that contain a text, upper and lower case being the same: of `memory.md`, then of the
+        journal, newest first; one's own, then those of linked workspaces.
+
+        Args:
+            term: the text; no pattern.
+            limit: lines at most.
+
+        Raises:
+            ValueError: `term` is empty.
+            MemoryFileError: one's own cannot be read. (That another's cannot is told in its place, as line 0.)
+        """
+        wanted = term.casefold()
+        if not wanted:
+            raise ValueError("grep looks for a text, and this one is empty")
+        hits: list[Hit] = []
+        for store in (self.store, *self._others()):
+            own, place = store is self.store, str(store.location)
+            try:
+                for name, path in store.files():
+                    for number, line in enumerate(read_regular(path).text.split("\n"), 1):
+                        if len(hits) >= limit:
+                            return hits
+                        if wanted in line.casefold():
+                            hits.append(Hit.make(place, own, name, number, _around(line.rstrip("\r"), wanted)))
+            except MemoryFileError as error:
+                if own:
+                    raise
+                hits.append(Hit.make(place, own, MEMORY, 0, str(error)))
+        return hits
+
+    def search(self, query: str, limit: int = SEARCH_LIMIT) -> list[Hit]:
+        """Return the paragraphs that say most about the words of a query, the best first; see `index.search`."""
+        return index.search((self.store, *self._others()), query, limit, self._home)
+
+    def _others(self) -> list[MemoryStore]:
+        members = WorkspaceGroups(self._home).group(self.store.location)
+        return [MemoryStore(location, self._home) for location in members]
+
+
+def _around(line: str, wanted: str) -> str:
+    """Return a line, or of one that is very long what is around the text."""
+    if len(line) <= _LONGEST_LINE:
+        return line
+    at = max(0, line.casefold().find(wanted) - _LONGEST_LINE // 3)
+    part = line[at : at + _LONGEST_LINE]
+    return f"{'…' if at else ''}{part}{'…' if at + _LONGEST_LINE < len(line) else ''}"

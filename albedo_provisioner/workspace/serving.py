@@ -1,0 +1,67 @@
+"""Calls of kernels to `memory`: done here, on the user's machine, each once however often it comes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from ..errors import AlbedoError
+from ..location import Location
+from .asking import in_thread
+from .memory import LIMIT, SEARCH_LIMIT, WorkspaceMemory
+
+log = logging.getLogger("albedo_provisioner.workspace")
+
+
+async def answer(
+    location: Location, call_id: str, arguments: dict[str, Any], home: str | os.PathLike[str] | None = None
+) -> dict[str, Any]:
+    """Do what a kernel asks of memory.
+
+    Args:
+        location: the kernel's folder.
+        call_id: the call's id, made in the kernel.
+        arguments: `do` and what that takes; they come from the kernel, so nothing is taken for granted.
+        home: see `albedo_home`.
+
+    Returns:
+        what came of it; or `error`, a sentence, and `value`, whether the arguments are to blame.
+    """
+    try:
+        return await in_thread(lambda: _done(WorkspaceMemory(location, home), call_id, arguments))
+    except (ValueError, TypeError) as error:
+        return {"error": str(error), "value": True}
+    except AlbedoError as error:
+        log.info("%s: %s", location, error)
+        return {"error": str(error), "value": False}
+
+
+def _done(memory: WorkspaceMemory, call_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    do = arguments.get("do")
+    if do == "read":
+        most = arguments.get("max_chars")
+        return {"text": memory.read(None if most is None else _number(most), bool(arguments.get("linked", True)))}
+    if do == "grep":
+        hits = memory.grep(_text(arguments.get("term")), _number(arguments.get("limit", LIMIT)))
+    elif do == "search":
+        hits = memory.search(_text(arguments.get("query")), _number(arguments.get("limit", SEARCH_LIMIT)))
+    elif do in ("save", "append", "journal"):
+        write = {"save": memory.save, "append": memory.append, "journal": memory.journal}[do]
+        write(_text(arguments.get("text")), call_id)
+        return {}
+    else:
+        raise ValueError(f"memory cannot {do!r}")
+    return {"hits": [hit.to_dict() for hit in hits]}
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a text is needed, and not a value of type {type(value).__name__}")
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"a whole number is needed, and not a value of type {type(value).__name__}")
+    return value

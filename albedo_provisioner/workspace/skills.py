@@ -1,0 +1,54 @@
+"""Skills: what a `SKILL.md` says of itself at its head, in YAML."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import yaml  # type: ignore[import-untyped,unused-ignore]
+
+_LONGEST_NAME = 100
+_LONGEST_DESCRIPTION = 1024
+
+
+@dataclass(frozen=True)
+class Skill:
+    """A skill.
+
+    Attributes:
+        name: its name; its folder's if it does not say.
+        description: what it is good for, in a line; empty if it does not say.
+        location: where its `SKILL.md` is: `host:/path`, or a path of this machine.
+    """
+
+    name: str
+    description: str
+    location: str
+
+
+def read_skill(front_matter: str, folder: str, location: str) -> tuple[Skill, str]:
+    """Return a skill and what is wrong with its front matter, which is empty when nothing is.
+
+    Args:
+        front_matter: the YAML at the head of its file.
+        folder: its folder's name.
+        location: of the file.
+    """
+    problem, said = "", {}
+    try:
+        loaded = yaml.safe_load(front_matter)
+        if isinstance(loaded, dict):
+            said = loaded
+        else:
+            problem = "it has no front matter with a name and a description"
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = f"its front matter is no YAML: {_line(str(error), 200)}"
+    name = _line(said.get("name"), _LONGEST_NAME) or _line(folder, _LONGEST_NAME)
+    return Skill(name, _line(said.get("description"), _LONGEST_DESCRIPTION), location), problem
+
+
+def _line(text: object, longest: int) -> str:
+    """Return a text in one line of bounded length; a value that is no text is none."""
+    if not isinstance(text, str):
+        return ""
+    shown = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    return shown if len(shown) <= longest else shown[: longest - 1] + "…"

@@ -1,0 +1,352 @@
+"""Memory as files on this machine: several processes at once, processes that are killed, hands that edit."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from albedo_provisioner.errors import ConfigError, MemoryFileError
+from albedo_provisioner.location import Location
+from albedo_provisioner.workspace import store as files
+from albedo_provisioner.workspace.folders import memory_folder
+from albedo_provisioner.workspace.links import WorkspaceGroups
+from albedo_provisioner.workspace.memory import WorkspaceMemory
+
+if TYPE_CHECKING:
+    from conftest import Workspace
+
+HERE = Location.parse("gpu:/srv/data")
+THERE = Location.parse("lab:/srv/data")
+
+
+@pytest.fixture
+def memory() -> WorkspaceMemory:
+    return WorkspaceMemory(HERE)
+
+
+def folder_of(memory: WorkspaceMemory) -> Path:
+    folder = memory.store.folder()
+    assert folder is not None
+    return folder
+
+
+class TestFolder:
+    def test_is_private_and_says_whose_it_is(self, workspace: Workspace, memory: WorkspaceMemory) -> None:
+        """M1."""
+        assert memory.read() == ""
+        assert not (workspace.albedo_home / "memories").exists()
+        memory.append("The gate opens at 7.")
+        memory.journal("Saw the gate.")
+        folder = workspace.albedo_home / "memories" / "gpu--srv-data"
+        assert (folder / "memory.md").read_text() == "The gate opens at 7.\n"
+        assert (folder / "location").read_text() == "gpu:/srv/data\n"
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (folder.parent, folder, *folder.rglob("*"))}
+        assert {mode for name, mode in modes.items() if name in ("memories", folder.name, "journal")} == {0o700}
+        assert {mode for name, mode in modes.items() if name.endswith(".md") or name == "location"} == {0o600}
+
+    @settings(max_examples=40)
+    @given(paths=st.lists(st.text("ab-/_.2", min_size=1, max_size=6), min_size=2, max_size=6))
+    @example(paths=["a-b", "a/b", "a_b", "a-b-2", "a.b"])
+    def test_is_never_that_of_another_location(self, paths: list[str]) -> None:
+        locations = {str(Location("gpu", f"/{path}")): Location("gpu", f"/{path}") for path in paths}
+        with tempfile.TemporaryDirectory() as home:
+            for text, location in locations.items():
+                WorkspaceMemory(location, home).append(text)
+            for text, location in locations.items():
+                assert WorkspaceMemory(location, home).read() == f"{text}\n"
+
+    def test_that_a_person_has_made_is_taken(self, workspace: Workspace, memory: WorkspaceMemory) -> None:
+        folder = workspace.albedo_home / "memories" / "gpu--srv-data"
+        folder.mkdir(parents=True)
+        (folder / "memory.md").write_text("By hand.")
+        assert memory.read() == "By hand."
+        other = WorkspaceMemory(Location.parse("gpu:/srv-data"))
+        other.append("Another.")
+        assert (memory.read(), other.read()) == ("By hand.", "Another.\n")
+        assert (workspace.albedo_home / "memories" / "gpu--srv-data-2" / "memory.md").exists()
+
+    def test_needs_a_home_that_is_known(self) -> None:
+        with pytest.raises(ValueError, match="home"):
+            memory_folder(Location.parse("gpu:~/proj"))
+
+
+class TestWriting:
+    def test_appends_lines_saves_all_and_keeps_a_journal(self, memory: WorkspaceMemory) -> None:
+        memory.append("one")
+        memory.append("two\n")
+        assert memory.read() == "one\ntwo\n"
+        memory.save("three")
+        assert memory.read() == "three\n"
+        memory.journal("Went in.")
+        memory.journal("Went out.")
+        (day,) = (folder_of(memory) / "journal").glob("*.md")
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d\.md", day.name)
+        assert re.fullmatch(r"## \d\d:\d\d:\d\d\n\nWent in.\n\n## \d\d:\d\d:\d\d\n\nWent out.\n", day.read_text())
+        assert [path.name for path in folder_of(memory).iterdir() if "md." in path.name] == []
+
+    def test_keeps_what_a_hand_has_written_byte_for_byte(self, memory: WorkspaceMemory) -> None:
+        memory.append("one")
+        path = folder_of(memory) / "memory.md"
+        path.write_bytes("\ufeffcaf\xe9\r\n".encode("latin-1", "replace") + b"caf\xe9 \xff no newline")
+        before = path.read_bytes()
+        memory.append("half a \ud800 character")
+        assert path.read_bytes() == before + b"\nhalf a \\ud800 character\n"
+        assert "caf\ufffd" in memory.read()
+        assert memory.grep("NO NEWLINE") == ["memory.md:2: caf\ufffd \ufffd no newline"]
+
+    def test_of_too_much_is_refused_and_changes_nothing(self, memory: WorkspaceMemory) -> None:
+        memory.append("x" * (files.MOST_MEMORY - 10))
+        with pytest.raises(
+            MemoryFileError, match=r"memory.md of gpu:/srv/data would have 1,048,5\d\d bytes.*1,048,576"
+        ):
+            memory.append("y" * 20)
+        assert memory.read() == "x" * (files.MOST_MEMORY - 10) + "\n"
+
+    def test_on_a_full_disk_says_so_and_changes_nothing(self, workspace: Workspace, memory: WorkspaceMemory) -> None:
+        memories = workspace.albedo_home / "memories"
+        memories.mkdir(parents=True)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(memories)], check=False).returncode:
+            pytest.skip("a disk cannot be mounted here")
+        try:
+            memory.append("kept")
+            with pytest.raises(MemoryFileError, match="No space left on device"):
+                memory.append("x" * 100_000, "call-1")
+            assert memory.read() == "kept\n"
+            memory.append("small", "call-1")
+            assert memory.read() == "kept\nsmall\n"
+            assert list(folder_of(memory).glob(".*.md.*")) == []
+        finally:
+            subprocess.run(["umount", "--lazy", str(memories)], check=True)
+
+    @pytest.mark.parametrize("what", ["memory.md", "journal", "folder"])
+    def test_follows_no_links(self, workspace: Workspace, memory: WorkspaceMemory, what: str) -> None:
+        memory.append("one")
+        memory.journal("one")
+        folder = folder_of(memory)
+        path = folder if what == "folder" else folder / what
+        aside = workspace.root / "aside"
+        path.rename(aside)
+        path.symlink_to(aside)
+        with pytest.raises(MemoryFileError, match=f"{path} is a symbolic link"):
+            memory.journal("two") if what == "journal" else memory.append("two")
+        assert path.is_symlink()
+
+    def test_waits_for_no_pipe(self, memory: WorkspaceMemory) -> None:
+        memory.append("one")
+        path = folder_of(memory) / "memory.md"
+        path.unlink()
+        os.mkfifo(path)
+        with pytest.raises(MemoryFileError, match="no plain file"):
+            memory.read()
+
+
+WRITERS = """
+import sys
+from albedo_provisioner.location import Location
+from albedo_provisioner.workspace.memory import WorkspaceMemory
+name, memory = sys.argv[1], WorkspaceMemory(Location.parse("gpu:/srv/data"))
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(15):
+    memory.append(f"{name} {number}", f"{name}-{number}")
+    memory.append(f"{name} {number}", f"{name}-{number}")
+    memory.journal(f"{name} {number}")
+"""
+
+
+def test_several_processes_lose_nothing_and_repeat_nothing(memory: WorkspaceMemory) -> None:
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITERS, f"w{each}"], stdin=-1, stdout=-1, text=True)
+        for each in range(3)
+    ]
+    for writer in writers:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    for number in range(15):
+        memory.append(f"here {number}")
+        memory.search("here")
+    for writer in writers:
+        writer.communicate()
+        assert writer.returncode == 0
+    lines = memory.read().splitlines()
+    assert sorted(lines) == sorted(f"{name} {number}" for name in ("w0", "w1", "w2", "here") for number in range(15))
+    for name in ("w0", "w1", "w2", "here"):
+        assert [line for line in lines if line.startswith(name)] == [f"{name} {number}" for number in range(15)]
+    (day,) = (folder_of(memory) / "journal").glob("*.md")
+    assert sorted(re.findall(r"^w\d \d+$", day.read_text(), re.MULTILINE)) == sorted(
+        f"w{each} {number}" for each in range(3) for number in range(15)
+    )
+    assert "**w1** **14**" in memory.search("w1 14", 1)[0]
+
+
+KILLED = """
+import os, signal, sys, types
+from albedo_provisioner.location import Location
+from albedo_provisioner.workspace.memory import WorkspaceMemory
+here = Location.parse("gpu:/srv/data")
+
+WATCHED = {"open", "write", "flush", "fsync", "close", "rename", "unlink", "execute", "mkdir", "flock", "lstat", "read"}
+
+def call_and_die(number, count):
+    def watch(frame, event, argument):
+        nonlocal count
+        if event in ("c_call", "c_return") and getattr(argument, "__name__", "") in WATCHED:
+            count -= 1
+            if count < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+    sys.setprofile(watch)
+    WorkspaceMemory(here).append(f"call {number}", f"id-{number}")
+
+WorkspaceMemory(here).append("begin", "id-begin")
+path = WorkspaceMemory(here).store.folder() / "memory.md"
+expected, number, survived = ["begin"], 0, False
+while not survived:
+    child = os.fork()
+    if child == 0:
+        call_and_die(number, number)
+        os._exit(0)
+    survived = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    if number % 2:  # a person has the file open in an editor, and saves it now
+        with open(path, "a") as file:
+            file.write(f"hand {number}\\n")
+    WorkspaceMemory(here).append(f"call {number}", f"id-{number}")
+    lines = path.read_text().splitlines()
+    expected += [f"call {number}"] + ([f"hand {number}"] if number % 2 else [])
+    if sorted(lines) != sorted(expected):
+        sys.exit(f"killed at {number}: {lines[-5:]}")
+    number += 1
+left = [name for name in os.listdir(path.parent) if ".md." in name]
+print(number, left)
+"""
+
+
+def test_a_call_whose_process_is_killed_at_any_moment_and_that_comes_again_happens_once(workspace: Workspace) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == 0, done.stderr
+    moments, left = done.stdout.split(" ", 1)
+    assert int(moments) > 50
+    assert left.strip() == "[]"
+
+
+class TestReading:
+    @pytest.fixture(autouse=True)
+    def linked(self) -> None:
+        WorkspaceGroups().link(HERE, THERE)
+
+    def test_covers_the_group_and_writing_is_ones_own(self, memory: WorkspaceMemory) -> None:
+        """M2."""
+        other = WorkspaceMemory(THERE)
+        other.append("The gate opens at 7.")
+        memory.append("No door.")
+        assert memory.grep("GATE") == ["[lab:/srv/data] memory.md:1: The gate opens at 7."]
+        assert memory.search("gates") == ["[lab:/srv/data] memory.md:1: The **gate** opens at 7."]
+        assert memory.read() == "No door.\n\n# Memory of lab:/srv/data (linked)\n\nThe gate opens at 7.\n"
+        assert (memory.read(linked=False), other.read(linked=False)) == ("No door.\n", "The gate opens at 7.\n")
+
+    def test_within_a_budget_leaves_half_for_ones_own(self, memory: WorkspaceMemory) -> None:
+        memory.save("a" * 1000)
+        WorkspaceMemory(THERE).save("b" * 1000)
+        text = memory.read(600)
+        assert len(text) <= 600
+        assert 200 < text.count("a") < 400
+        assert 150 < text.count("b") < 400
+
+    def test_goes_on_when_another_workspaces_file_cannot_be_read(self, memory: WorkspaceMemory) -> None:
+        memory.append("The gate.")
+        other = WorkspaceMemory(THERE)
+        other.append("Another gate.")
+        path = folder_of(other) / "memory.md"
+        path.unlink()
+        path.symlink_to("/etc/hostname")
+        assert "symbolic link" in memory.read()
+        for hits in (memory.grep("gate"), memory.search("gate")):
+            assert hits[0].startswith("memory.md:1: The")
+            assert hits[1].startswith("[lab:/srv/data] memory.md:0: ")
+            assert "symbolic link" in hits[1]
+        with pytest.raises(MemoryFileError):
+            other.grep("gate")
+
+    def test_finds_nothing_by_an_empty_text(self, memory: WorkspaceMemory) -> None:
+        with pytest.raises(ValueError, match="empty"):
+            memory.grep("")
+
+    def test_shows_what_is_around_a_text_in_a_very_long_line(self, memory: WorkspaceMemory) -> None:
+        memory.save("x" * 5000 + "gate" + "y" * 5000)
+        (hit,) = memory.grep("gate")
+        assert len(hit) < 400
+        assert "xxxgateyyy" in hit
+
+
+class TestSearch:
+    def test_ranks_paragraphs_and_sees_what_a_hand_has_changed(self, memory: WorkspaceMemory) -> None:
+        memory.save("# Gate\n\nThe gate opens at 7. The gate is red.\n\nThe wall has a gate, and much else besides it.")
+        memory.journal("The gate was painted.")
+        hits = memory.search("gate")
+        assert [hit.line for hit in hits if hit.file == "memory.md"] == [1, 5]
+        assert len(hits) == 3
+        path = folder_of(memory) / "memory.md"
+        path.write_text("The bridge opens at 8.\n")
+        assert [hit.file[:8] for hit in memory.search("gate")] == ["journal/"]
+        assert memory.search("bridges opening") == ["memory.md:1: The **bridge** **opens** at 8."]
+        path.unlink()
+        assert memory.search("bridge") == []
+
+    def test_falls_back_to_some_of_the_words(self, memory: WorkspaceMemory) -> None:
+        memory.save("The gate opens at 7.\n\nThe wall is high.")
+        assert len(memory.search("gate wall")) == 2
+        assert memory.search("gate seven opens")[0].line == 1
+
+    def test_makes_the_index_anew_when_it_is_damaged_or_gone(
+        self, workspace: Workspace, memory: WorkspaceMemory
+    ) -> None:
+        memory.save("The gate.")
+        assert memory.search("gate")
+        index = workspace.albedo_home / "memory-index.sqlite"
+        index.write_bytes(b"no database" * 1000)
+        assert memory.search("gate")
+        index.unlink()
+        assert memory.search("gate")
+        assert index.stat().st_mode & 0o777 == 0o600
+
+    @settings(max_examples=60)
+    @given(query=st.text(max_size=30))
+    @example(query='"')
+    @example(query="a OR NEAR(b) NOT c* ^d {e} : f-g + (")
+    @example(query="a\0b")
+    @example(query="_ __ --")
+    @example(query="\u0301 \ud800")
+    def test_takes_any_text_for_words(self, query: str) -> None:
+        with tempfile.TemporaryDirectory() as home:
+            memory = WorkspaceMemory(HERE, home)
+            memory.save("The gate opens at 7.")
+            memory.search(query)
+
+    @settings(max_examples=40)
+    @given(text=st.text(st.characters(codec="utf-8"), max_size=200), data=st.data())
+    def test_and_grep_find_what_is_there(self, text: str, data: st.DataObject) -> None:
+        with tempfile.TemporaryDirectory() as home:
+            memory = WorkspaceMemory(HERE, home)
+            memory.save(f"{text}\n\nThe unmistakable gate.")
+            assert any("gate" in hit for hit in memory.search("unmistakable", 100))
+            lines = [line for line in memory.read().split("\n") if line.strip("\r")]
+            line = data.draw(st.sampled_from(lines)).rstrip("\r")
+            assert any(hit.text == line for hit in memory.grep(line, 10_000)) or not line
+
+    def test_that_cannot_have_its_index_says_so(self, workspace: Workspace, memory: WorkspaceMemory) -> None:
+        memory.save("The gate.")
+        (workspace.albedo_home / "memory-index.sqlite").mkdir()
+        with pytest.raises(ConfigError, match="index of memory"):
+            memory.search("gate")
