@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from ..location import Location
-from .memory import location
+from .memory import location, with_home
 from .table import print_table
 
 if TYPE_CHECKING:
@@ -46,35 +46,35 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    from ..hosts import io_thread
-    from ..workspace.workspace import Workspace
+    from ..workspace.links import WorkspaceGroups
 
-    io_thread.run_blocking(Workspace(lambda: arguments.one).link(arguments.other))
-    print(f"Linked {arguments.one} with {arguments.other}")
+    one, other = with_home(arguments.one), with_home(arguments.other)
+    WorkspaceGroups().link(one, other)
+    print(f"Linked {one} with {other}")
     return 0
 
 
 def _remove(arguments: argparse.Namespace) -> int:
-    from ..hosts import io_thread
     from ..workspace.links import WorkspaceGroups, link_id
-    from ..workspace.workspace import Workspace
 
-    known = {link_id(each): each for group in WorkspaceGroups().groups() for each in group}
-    member = known.get(arguments.member) or Location.parse(arguments.member).expanded()
-    left = io_thread.run_blocking(Workspace(lambda: member).unlink())
-    print(f"{left} is not linked any more")
+    groups = WorkspaceGroups()
+    known = {link_id(each): each for group in groups.groups() for each in group}
+    member = known.get(arguments.member) or with_home(Location.parse(arguments.member).expanded())
+    groups.unlink(member)
+    print(f"{member} is not linked any more")
     return 0
 
 
 def _list(arguments: argparse.Namespace) -> int:
     from ..hosts import io_thread
-    from ..workspace.asking import absolute, look_at
+    from ..workspace.asking import look_at
     from ..workspace.links import WorkspaceGroups
+
+    wanted = None if arguments.of is None else with_home(arguments.of)
 
     async def look() -> list[tuple[int, LinkedWorkspace]]:
         groups = WorkspaceGroups().groups()
-        if arguments.of is not None:
-            wanted: Location = await absolute(arguments.of)
+        if wanted is not None:
             groups = [group for group in groups if wanted in group]
         numbers = [number for number, group in enumerate(groups, 1) for _ in group]
         return list(zip(numbers, await look_at([each for group in groups for each in group]), strict=True))

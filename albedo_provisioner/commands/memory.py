@@ -10,7 +10,7 @@ from ..errors import LocationError
 from ..location import Location
 
 if TYPE_CHECKING:
-    from ..workspace.faces import Memory
+    from ..workspace.memory import WorkspaceMemory
 
 _DESCRIPTION = """\
 Read or write the memory of a workspace: plain Markdown files on this machine, which code on the workspace's host can
@@ -58,18 +58,15 @@ def location(text: str) -> Location:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what is wanted."""
-    from ..hosts import io_thread
-    from ..workspace.faces import AsyncMemory, Memory
     from ..workspace.folders import memory_folder
-    from ..workspace.workspace import Workspace
+    from ..workspace.memory import WorkspaceMemory
 
-    workspace = Workspace(lambda: arguments.place)
-    memory = Memory(AsyncMemory(workspace))
+    memory = WorkspaceMemory(with_home(arguments.place))
     action, text = arguments.action, arguments.text
     if action == "read":
         sys.stdout.write(memory.read())
     elif action == "path":
-        print(io_thread.run_blocking(workspace.with_memory(lambda memory: memory_folder(memory.store.location))))
+        print(memory_folder(memory.store.location))
     elif action in ("grep", "search"):
         return _find(memory, action, text, arguments.limit)
     else:
@@ -79,7 +76,21 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _find(memory: Memory, action: str, text: str | None, limit: int | None) -> int:
+def with_home(place: Location) -> Location:
+    """Return a location with its absolute path; what needs ssh is imported only if a host has to be asked for it.
+
+    Raises:
+        HostError: the host cannot be asked.
+    """
+    if not place.needs_home:
+        return place
+    from ..hosts import io_thread
+    from ..workspace.asking import absolute
+
+    return io_thread.run_blocking(absolute(place))
+
+
+def _find(memory: WorkspaceMemory, action: str, text: str | None, limit: int | None) -> int:
     """Print what is found; the exit status is 1 when nothing is, as grep's."""
     if not text:
         print(

@@ -53,7 +53,7 @@ class TestFolder:
         assert {mode for name, mode in modes.items() if name in ("memories", folder.name, "journal")} == {0o700}
         assert {mode for name, mode in modes.items() if name.endswith(".md") or name == "location"} == {0o600}
 
-    @settings(max_examples=40)
+    @settings(max_examples=15)
     @given(paths=st.lists(st.text("ab-/_.2", min_size=1, max_size=6), min_size=2, max_size=6))
     @example(paths=["a-b", "a/b", "a_b", "a-b-2", "a.b"])
     def test_is_never_that_of_another_location(self, paths: list[str]) -> None:
@@ -156,7 +156,7 @@ from albedo_provisioner.workspace.memory import WorkspaceMemory
 name, memory = sys.argv[1], WorkspaceMemory(Location.parse("gpu:/srv/data"))
 print("ready", flush=True)
 sys.stdin.readline()
-for number in range(15):
+for number in range(8):
     memory.append(f"{name} {number}", f"{name}-{number}")
     memory.append(f"{name} {number}", f"{name}-{number}")
     memory.journal(f"{name} {number}")
@@ -175,21 +175,21 @@ def test_several_processes_lose_nothing_and_repeat_nothing(memory: WorkspaceMemo
         assert writer.stdin is not None
         writer.stdin.write("\n")
         writer.stdin.flush()
-    for number in range(15):
+    for number in range(8):
         memory.append(f"here {number}")
         memory.search("here")
     for writer in writers:
         writer.communicate()
         assert writer.returncode == 0
     lines = memory.read().splitlines()
-    assert sorted(lines) == sorted(f"{name} {number}" for name in ("w0", "w1", "w2", "here") for number in range(15))
+    assert sorted(lines) == sorted(f"{name} {number}" for name in ("w0", "w1", "w2", "here") for number in range(8))
     for name in ("w0", "w1", "w2", "here"):
-        assert [line for line in lines if line.startswith(name)] == [f"{name} {number}" for number in range(15)]
+        assert [line for line in lines if line.startswith(name)] == [f"{name} {number}" for number in range(8)]
     (day,) = (folder_of(memory) / "journal").glob("*.md")
     assert sorted(re.findall(r"^w\d \d+$", day.read_text(), re.MULTILINE)) == sorted(
-        f"w{each} {number}" for each in range(3) for number in range(15)
+        f"w{each} {number}" for each in range(3) for number in range(8)
     )
-    assert "**w1** **14**" in memory.search("w1 14", 1)[0]
+    assert "**w1** **7**" in memory.search("w1 7", 1)[0]
 
 
 KILLED = """
@@ -216,7 +216,7 @@ expected, number, survived = ["begin"], 0, False
 while not survived:
     child = os.fork()
     if child == 0:
-        call_and_die(number, number)
+        call_and_die(number, 2 * number)  # a call and its return are two events
         os._exit(0)
     survived = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     if number % 2:  # a person has the file open in an editor, and saves it now
@@ -237,7 +237,7 @@ def test_a_call_whose_process_is_killed_at_any_moment_and_that_comes_again_happe
     done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False, timeout=100)
     assert done.returncode == 0, done.stderr
     moments, left = done.stdout.split(" ", 1)
-    assert int(moments) > 50
+    assert int(moments) > 40
     assert left.strip() == "[]"
 
 
@@ -329,21 +329,20 @@ class TestSearch:
     @example(query="_ __ --")
     @example(query="\u0301 \ud800")
     def test_takes_any_text_for_words(self, query: str) -> None:
-        with tempfile.TemporaryDirectory() as home:
-            memory = WorkspaceMemory(HERE, home)
+        memory = WorkspaceMemory(HERE)
+        if not memory.read():
             memory.save("The gate opens at 7.")
-            memory.search(query)
+        memory.search(query)
 
-    @settings(max_examples=40)
+    @settings(max_examples=20)
     @given(text=st.text(st.characters(codec="utf-8"), max_size=200), data=st.data())
     def test_and_grep_find_what_is_there(self, text: str, data: st.DataObject) -> None:
-        with tempfile.TemporaryDirectory() as home:
-            memory = WorkspaceMemory(HERE, home)
-            memory.save(f"{text}\n\nThe unmistakable gate.")
-            assert any("gate" in hit for hit in memory.search("unmistakable", 100))
-            lines = [line for line in memory.read().split("\n") if line.strip("\r")]
-            line = data.draw(st.sampled_from(lines)).rstrip("\r")
-            assert any(hit.text == line for hit in memory.grep(line, 10_000)) or not line
+        memory = WorkspaceMemory(HERE)
+        memory.save(f"{text}\n\nThe unmistakable gate.")
+        assert any("gate" in hit for hit in memory.search("unmistakable", 100))
+        lines = [line.rstrip("\r") for line in memory.read().split("\n")]
+        line = data.draw(st.sampled_from([line for line in lines if line]))
+        assert any(hit.text == line for hit in memory.grep(line, 10_000))
 
     def test_that_cannot_have_its_index_says_so(self, workspace: Workspace, memory: WorkspaceMemory) -> None:
         memory.save("The gate.")

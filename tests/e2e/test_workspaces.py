@@ -1,0 +1,338 @@
+"""Memory, links and context of sessions on real hosts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from crash import albedo
+from faces import Embedded, Host, Real
+from procs import wait_until
+
+from albedo_provisioner import AsyncSessions, Session, Sessions
+from albedo_provisioner.cli import main
+from albedo_provisioner.errors import UnreachableError, WorkspaceLinkError
+from albedo_provisioner.workspace import asking
+
+
+@pytest.fixture
+def sessions() -> Iterator[Sessions]:
+    with Sessions() as made:
+        yield made
+
+
+def look_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every look into a workspace be a new one."""
+    monkeypatch.setattr(asking, "EVERY", 0.0)
+
+
+def notes(session: Session) -> str:
+    """Return the note of the session's next result."""
+    return session.execute("1").kernel.note or ""
+
+
+class TestLinks:
+    def test_badges_say_what_hosts_say(
+        self,
+        new_embedded_host: Callable[..., Embedded],
+        sessions: Sessions,
+        tmp_path: Path,
+    ) -> None:
+        """M3, H6: on hosts that are there, away, locked and silent; and when one goes away between two looks."""
+        there, away, locked, silent = (new_embedded_host() for _ in range(4))
+        for host in (there, away, locked, silent):
+            host.make_folder("proj")
+        here = tmp_path / "here"
+        here.mkdir()
+        session = sessions.open(str(here))
+        for location in (there.location("proj"), there.location("none"), away.location("proj"), away.location("none")):
+            session.links.add(location)
+        for host in (locked, silent):
+            session.links.add(host.location("proj"))
+        there.write("a file", "")
+        session.links.add(there.location("a file"))
+        rows = session.links.list()
+        assert [(str(row.location), row.badge) for row in rows] == [
+            (there.location("proj"), ""),
+            (there.location("none"), "gone"),
+            (away.location("proj"), ""),
+            (away.location("none"), "gone"),
+            (locked.location("proj"), ""),
+            (silent.location("proj"), ""),
+            (there.location("a file"), "gone"),
+        ]
+        assert [row.detail for row in rows if row.badge] == ["no such file or directory"] * 2 + ["not a folder"]
+        away.down()
+        locked.server.behave(refuse_auth=True)
+        locked.cut()
+        profile = (silent.home / ".profile").read_text()
+        silent.write(".profile", f"{profile}\nsleep 60\n")
+        began = time.monotonic()
+        rows = session.links.list()
+        assert time.monotonic() - began < 5 + 4
+        badges = {str(row.location): (row.badge, row.detail) for row in rows}
+        assert badges[there.location("proj")] == ("", "")
+        assert badges[there.location("none")][0] == "gone"
+        for folder in ("proj", "none"):  # what its host does not say is not known
+            assert badges[away.location(folder)][0] == "unreachable"
+            assert "refused" in badges[away.location(folder)][1]
+        assert badges[locked.location("proj")][0] == "sign in"
+        assert "Permission denied" in badges[locked.location("proj")][1]
+        assert badges[silent.location("proj")][0] == "connecting"
+        assert "no answer within 5 s" in badges[silent.location("proj")][1]
+        silent.clear()  # as with ssh, the profile's own processes go on
+        assert json.loads(json.dumps([row.to_dict() for row in rows]))[0]["location"] == there.location("proj")
+
+    def test_are_made_and_taken_away(self, embedded_host: Embedded, sessions: Sessions, tmp_path: Path) -> None:
+        embedded_host.make_folder("proj")
+        for name in "ab":
+            (tmp_path / name).mkdir()
+        session = sessions.open(str(tmp_path / "a"))
+        session.links.add(f"{embedded_host.alias}:~/proj")
+        assert [str(row.location) for row in session.links.list()] == [embedded_host.location("proj")]
+        for location, words in (
+            (str(tmp_path / "a"), "with itself"),
+            (embedded_host.location("proj"), "linked already"),
+            (f"{embedded_host.alias}:~/proj", "linked already"),
+            (str(tmp_path / "none"), "no such folder"),
+        ):
+            with pytest.raises(WorkspaceLinkError, match=words):
+                session.links.add(location)
+        other = sessions.open(str(tmp_path / "b"))
+        with pytest.raises(WorkspaceLinkError, match="not linked"):
+            other.links.remove()
+        other.links.add(embedded_host.location("proj"))  # which merges the groups
+        assert {str(row.location) for row in other.links.list()} == {
+            str(tmp_path / "a"),
+            embedded_host.location("proj"),
+        }
+        (row,) = [row for row in session.links.list() if row.location.is_remote]
+        session.links.remove(row.id)
+        with pytest.raises(WorkspaceLinkError, match="not linked"):
+            session.links.remove(row.location)
+        session.links.remove()
+        assert other.links.list() == []
+
+    def test_at_a_home_that_cannot_be_found_out_are_refused_in_sshs_words(
+        self, embedded_host: Embedded, sessions: Sessions, tmp_path: Path
+    ) -> None:
+        """H5."""
+        embedded_host.down()
+        session = sessions.open(str(tmp_path))
+        with pytest.raises(UnreachableError, match="refused"):
+            session.links.add(f"{embedded_host.alias}:~/proj")
+        with pytest.raises(UnreachableError, match="refused"):
+            sessions.open(f"{embedded_host.alias}:~/proj").memory.append("x")
+
+    def test_made_by_another_process_are_told_with_the_next_result(self, sessions: Sessions, tmp_path: Path) -> None:
+        for name in "abc":
+            (tmp_path / name).mkdir()
+        a, b, c = (str(tmp_path / name) for name in "abc")
+        session = sessions.open(a)
+        session.links.add(c)
+        linked = "This workspace is linked with {} now: memory is read in both."
+        assert notes(session) == linked.format(c)
+        printed = albedo("link", "add", a, b)
+        assert printed == f"Linked {a} with {b}\n"
+        assert notes(session) == linked.format(b)
+        assert notes(session) == ""
+        session.links.remove(c)
+        assert notes(session) == f"This workspace is not linked with {c} any more."
+
+    def test_on_the_command_line(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        for name in "ab":
+            (tmp_path / name).mkdir()
+        a, b = (str(tmp_path / name) for name in "ab")
+
+        def run(*words: str) -> str:
+            assert main(words) == 0
+            return capsys.readouterr().out
+
+        assert "No workspaces are linked" in run("link", "list")
+        run("link", "add", a, b)
+        (tmp_path / "b").rmdir()
+        listed = json.loads(run("link", "list", "--json"))
+        assert [(row["group"], row["location"], row["badge"]) for row in listed] == [(1, a, ""), (1, b, "gone")]
+        table = [line.split() for line in run("link", "list", a).splitlines()]
+        assert table[0] == ["ID", "GROUP", "LOCATION", "STATE", "DETAIL"]
+        assert [row[2:4] for row in table[1:]] == [[a], [b, "gone"]]
+        assert run("link", "remove", listed[0]["id"]) == f"{a} is not linked any more\n"
+        assert run("link", "list", "--json") == "[]\n"
+        assert main(["link", "remove", a]) == 1
+        assert "is not linked with any workspace" in capsys.readouterr().err
+
+
+INSTRUCTIONS = "Run the tests with `make test`."
+SKILL = "---\nname: deploy\ndescription: How to deploy.\n---\n\n# Deploy\n\nPush the button.\n"
+
+
+def furnish(host: Host) -> str:
+    """Put a repository with instructions and skills on a host, and return the location of a folder in it."""
+    host.make_folder("proj/sub")
+    host.make_folder("proj/.git")
+    host.write("proj/AGENTS.md", INSTRUCTIONS)
+    host.write("proj/CLAUDE.md", INSTRUCTIONS)
+    host.write("proj/.github/copilot-instructions.md", "Be brief.")
+    host.write("proj/sub/AGENTS.md", "Mind the gap.")
+    host.write("AGENTS.md", "Above the repository.")
+    host.write("proj/.agents/skills/deploy/SKILL.md", SKILL)
+    host.write("proj/sub/.agents/skills/broken/SKILL.md", "---\nname: [\n---\n")
+    host.write("secret", "Nobody's business.")
+    (host.home / "proj/sub/GEMINI.md").symlink_to(host.home / "secret")
+    return host.location("proj/sub")
+
+
+class TestContext:
+    def test_has_what_an_agent_should_know(self, any_host: Host, sessions: Sessions, tmp_path: Path) -> None:
+        """M4."""
+        session = sessions.open(furnish(any_host))
+        session.memory.append("The gate opens at 7.")
+        other = sessions.open(str(tmp_path))
+        other.memory.append("The bridge opens at 8.")
+        session.links.add(str(tmp_path))
+        context = session.context(wait=30)
+        system = os.uname()
+        host = any_host.alias or "this machine"
+        assert context.where == f"execute on {host} ({system.sysname} {system.machine})"
+        assert (context.state, context.root) == ("ready", str(any_host.home / "proj"))
+        assert [(each.location, each.text) for each in context.instructions] == [
+            (any_host.location("proj/AGENTS.md"), INSTRUCTIONS),
+            (any_host.location("proj/.github/copilot-instructions.md"), "Be brief."),
+            (any_host.location("proj/sub/AGENTS.md"), "Mind the gap."),
+        ]
+        assert [(each.name, each.description, each.location) for each in context.skills] == [
+            ("deploy", "How to deploy.", any_host.location("proj/.agents/skills/deploy/SKILL.md")),
+            ("broken", "", any_host.location("proj/sub/.agents/skills/broken/SKILL.md")),
+        ]
+        assert context.memory == "The gate opens at 7."
+        assert context.linked_memory == ((str(tmp_path), "The bridge opens at 8."),)
+        assert len(context.problems) == 2
+        assert any("GEMINI.md: it is a link to outside" in each for each in context.problems)
+        assert any("broken/SKILL.md: its front matter is no YAML" in each for each in context.problems)
+        for words in (
+            context.where,
+            INSTRUCTIONS,
+            "Mind the gap.",
+            f"- deploy: How to deploy. ({any_host.location('proj/.agents/skills/deploy/SKILL.md')})",
+            "The gate opens at 7.",
+            f"## Memory of {tmp_path} (linked)",
+        ):
+            assert words in context.text
+        assert "Nobody's business" not in context.text
+        assert "Push the button" not in context.text
+        assert json.loads(json.dumps(context.to_dict()))["where"] == context.where
+
+    def test_is_there_at_once_and_says_what_is_not_known(
+        self, embedded_host: Embedded, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """M4, M6: at a host that is silent, then there, then out of reach, then without the folder."""
+        look_again(monkeypatch)
+        location = furnish(embedded_host)
+        session = sessions.open(location)
+        session.memory.append("The gate opens at 7.")
+        profile = (embedded_host.home / ".profile").read_text()
+        embedded_host.write(".profile", f"{profile}\nsleep 3\n")
+        began = time.monotonic()
+        context = session.context()
+        assert time.monotonic() - began < 1.5
+        assert (context.state, context.os, context.instructions) == ("unknown", None, ())
+        assert "its system is not known yet" in context.where
+        assert "it is not known which instructions and skills there are" in context.text
+        assert context.memory == "The gate opens at 7."
+        session.context(wait=20)
+        embedded_host.write(".profile", profile)
+        embedded_host.down()
+        context = session.context(wait=20)
+        assert context.state == "unreachable"
+        assert "refused" in context.detail
+        assert f"{embedded_host.alias} could not be asked (unreachable): " in context.text
+        assert "Instructions and skills are as they were on" in context.text
+        assert [each.text for each in context.instructions][-1] == "Mind the gap."
+        assert context.os == os.uname().sysname
+        embedded_host.up()
+        subprocess.run(["mv", embedded_host.home / "proj", embedded_host.home / "aside"], check=True)
+        wait_until(lambda: session.context(wait=20).state == "gone", what="the folder to be known as gone")
+        assert "The folder is not there any more" in session.context(wait=20).text
+
+    def test_of_a_home_that_is_not_known_says_so(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        """M6."""
+        embedded_host.down()
+        context = sessions.open(f"{embedded_host.alias}:~/proj").context()
+        assert (context.memory, context.state) == (None, "unknown")
+        assert "It is not known yet where the host's home is" in context.text
+
+    def test_marks_linked_workspaces_that_are_gone(
+        self, remote_host: Host, sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """M4, M3: a host that goes away makes none of them gone."""
+        look_again(monkeypatch)
+        session = sessions.open(str(tmp_path))
+        remote_host.make_folder("proj")
+        session.links.add(remote_host.location("proj"))
+        session.links.add(remote_host.location("none"))
+        assert session.context(wait=20).gone == (remote_host.location("none"),)
+        assert f"- {remote_host.location('none')}: gone (no such file or directory)" in session.context().text
+        remote_host.down()
+        context = session.context(wait=20)
+        assert context.gone == ()
+        assert [row.badge for row in context.linked] == ["unreachable", "unreachable"]
+
+    def test_is_bounded(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        embedded_host.write("proj/AGENTS.md", "a" * 200_000)
+        for number in range(250):
+            embedded_host.write(f"proj/.agents/skills/s{number:03}/SKILL.md", SKILL)
+        session = sessions.open(embedded_host.location("proj"))
+        session.memory.append("m" * 100_000)
+        context = session.context(wait=20, memory_chars=1000, instruction_chars=2000)
+        assert len(context.instructions[0].text) <= 2000
+        assert len(context.memory or "") <= 1000
+        assert len(context.skills) == 199
+        assert any("there is too much before it" in each for each in context.problems)
+        assert len(session.context(instruction_chars=10**6).instructions[0].text) < 66_000
+
+    def test_takes_one_look_for_all_who_want_one_and_none_within_five_seconds(
+        self, sshd_host: Real, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert asking.EVERY == 5.0
+        location = furnish(sshd_host)
+        asked = []
+        real = asking.ask
+
+        async def count(*arguments: object, **named: object) -> object:
+            asked.append(arguments)
+            return await real(*arguments, **named)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(asking, "ask", count)
+
+        async def many() -> None:
+            async with AsyncSessions() as made:
+                opened = [await made.open(location, owner=f"o{number}") for number in range(3)]
+                contexts = await asyncio.gather(*(each.context(wait=20) for each in opened))
+                assert {len(each.instructions) for each in contexts} == {3}
+                again = await opened[0].context(wait=20)
+                assert again.known_since == contexts[0].known_since
+
+        asyncio.run(many())
+        assert len(asked) == 1
+
+
+def test_memory_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*words: str, status: int = 0) -> str:
+        assert main(["memory", str(tmp_path), *words]) == status
+        return capsys.readouterr().out
+
+    assert albedo("memory", tmp_path, "append", "The gate opens at 7.") == ""
+    assert run("journal", "Went in.") == ""
+    assert run() == "The gate opens at 7.\n"
+    assert run("grep", "GATE") == "memory.md:1: The gate opens at 7.\n"
+    assert run("search", "opening gates") == "memory.md:1: The **gate** **opens** at 7.\n"
+    assert run("grep", "bridge", status=1) == ""
+    folder = Path(run("path").strip())
+    assert folder.parent == Path(os.environ["ALBEDO_HOME"]) / "memories"
+    assert sorted(path.name for path in folder.glob("[!.]*")) == ["journal", "location", "memory.md"]
