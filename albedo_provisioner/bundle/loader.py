@@ -91,9 +91,21 @@ def probe():
     sys.exit(0)
 
 
+def forget_watcher():
+    # type: () -> None
+    """Take note of the end of the process that watched our login shell and was told to end (hosts/login_shell.py)."""
+    watcher = os.environ.pop("ALBEDO_WATCH", None)
+    if watcher:
+        try:
+            os.waitpid(int(watcher), os.WNOHANG)
+        except (OSError, ValueError):
+            pass  # the shells have done so, or were put in the place of its parent
+
+
 def main():
     # type: () -> None
     """Serve one request."""
+    forget_watcher()
     request = json.loads(read(struct.unpack("!I", read(4))[0]).decode("utf-8"))
     os.write(1, request["marker"].encode("ascii"))
     if request["do"] == "probe":

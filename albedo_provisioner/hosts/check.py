@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ..bundle.wire import Frame, FrameReader, ProtocolError
-from ..errors import KernelStartError, UnreachableError
+from ..errors import HostError, KernelStartError
 from ..location import Location
 from . import io_thread
 from .activity import Activity
 from .pool import HostPool
-from .refusals import ended_early, refused
+from .refusals import refused
 from .transport import Exit
 from .visit import Visit
 
@@ -114,9 +114,9 @@ async def ask(
             elif not answer.done():
                 answer.set_result(report)
 
-    def closed(how: Exit, printed: str) -> None:
+    def closed(_: Exit, error: HostError) -> None:
         if not answer.done():
-            answer.set_exception(ended_early(visit.host, how, printed, python))
+            answer.set_exception(error)
 
     visit = Visit(
         HostPool.get().transport_for(host),
@@ -140,9 +140,7 @@ async def ask(
     except TimeoutError:
         if parcel is not None:
             visit.suspect()  # the host was answering until then
-        raise UnreachableError(
-            visit.host, f"{visit.host} took longer than {ANSWER_TIMEOUT:g} s to answer. {visit.last_words}".strip()
-        ) from None
+        raise visit.took_too_long(ANSWER_TIMEOUT) from None
     finally:
         visit.close()
         activity.leave(visit.host, visit)

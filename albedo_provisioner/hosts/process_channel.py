@@ -203,6 +203,10 @@ class ProcessChannel:
         """End the channel now: close its pipes and end its process, and no other one."""
         self._finish(self._exit or Exit(None))
 
+    def kill(self) -> None:
+        """Close: a process has no way to tell more to what it has started, or to another host."""
+        self.close()
+
     def _finish(self, how: Exit) -> None:
         if self._ended:
             return

@@ -118,36 +118,65 @@ def _here(host: str, command: str) -> str:
     return command if host == "this machine" else f"{ssh_command(host)} {shlex.quote(command)}"
 
 
-def ended_early(host: str, how: Exit, printed: str, python: str | None) -> HostError:
+def ended_early(host: str, how: Exit, said: str, python: str | None, begun: bool, left_out: str) -> HostError:
     """Return the error for a command that ended before our code there said anything.
 
     Args:
         host: the host as the user spells it.
         how: how the command ended.
-        printed: what the host printed meanwhile.
+        said: the last line that the host printed meanwhile.
         python: the interpreter that was asked for, if any.
+        begun: whether the account's shells were done by then.
+        left_out: why its login profile was left out, in words that follow "its login profile"; empty if it was not.
     """
-    last = printed.splitlines()[-1].strip() if printed else ""
-    words = f" It printed: {last}" if last else ""
     name = python or "python3"
+    words = f" Its login profile {left_out}, and was left out." if left_out else ""
+    words += f" It printed: {said}" if said else ""
     if how.error is not None:
         return UnreachableError(host, f"The connection to {host} broke: {how.error}", str(how.error))
+    if not begun:
+        return UnsupportedHostError(
+            host,
+            f"The command on {host} ended before our code ran ({how.words}): an account that may not run commands, or "
+            f"a file that ends the shell (its login profile; ~/.bashrc, ~/.zshenv, config.fish).{words}",
+            said or how.words,
+        )
     if how.status == 127:
         return UnsupportedHostError(
             host,
             f"{name} was not found on {host}; python >= 3.11 is needed there. Name one with the setting 'python' "
             f"(jupyter albedo add --python PATH).{words}",
-            last,
+            said or f"{name}: not found",
         )
     if how.status == 126:
-        return UnsupportedHostError(host, f"{name} on {host} cannot be run.{words}", last)
-    ending = f"exit status {how.status}" if how.status is not None else f"signal {how.signal or 'unknown'}"
+        return UnsupportedHostError(host, f"{name} on {host} cannot be run.{words}", said)
     return UnsupportedHostError(
         host,
-        f"The command on {host} ended before our code ran ({ending}): a login profile that ends the shell, an account "
-        f"that may not run commands, or {name} is no Python.{words}",
-        last or ending,
+        f"The command on {host} ended before our code ran ({how.words}): {name} may be no Python.{words}",
+        said or how.words,
     )
+
+
+def took_too_long(host: str, seconds: float, said: str, *, begun: bool, shell: bool) -> UnreachableError:
+    """Return the error for a command that has not said anything within so many seconds.
+
+    Args:
+        host: the host as the user spells it.
+        seconds: how long that was.
+        said: the last line that the host printed meanwhile.
+        begun: whether the account's shells were done by then.
+        shell: whether its login shell was at work.
+    """
+    cause = f"{host} took longer than {seconds:g} s to answer"
+    if not begun and shell:
+        cause += ": its login profile takes that long"
+    elif not begun:
+        cause += (
+            ": the network may be slow, or a file that its shell reads for every command (~/.bashrc, ~/.zshenv, "
+            f"config.fish) waits for input; see whether this ends: {_here(host, 'true')} < /dev/null"
+        )
+    words = f" It printed: {said}" if said else ""
+    return UnreachableError(host, f"{cause}.{words}", cause)
 
 
 def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:

@@ -6,6 +6,7 @@ asyncssh's callback sessions are used, not its streams: bytes go from its packet
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 
@@ -275,6 +276,13 @@ class SSHChannel(asyncssh.SSHClientSession[bytes]):
     def close(self) -> None:
         """End the channel now; `closed` follows, whether the host answers or not."""
         self._finish(Exit(self._status, self._signal))
+
+    def kill(self) -> None:
+        """Close, and have the server signal the command's processes (RFC 4254, 6.9; OpenSSH since 7.9)."""
+        if self._channel is not None and not self._left and not self._ended:
+            with contextlib.suppress(OSError):  # it is closed already
+                self._channel.send_signal("TERM")
+        self.close()
 
     def retire(self) -> None:
         """Open nothing new on the connection; see `Channel.retire`."""

@@ -28,6 +28,11 @@ class Exit:
     signal: str | None = None
     error: Exception | None = None
 
+    @property
+    def words(self) -> str:
+        """How the command ended, for messages."""
+        return f"exit status {self.status}" if self.status is not None else f"signal {self.signal or 'unknown'}"
+
 
 class ChannelReceiver(Protocol):
     """What a channel tells its user. Called on the I/O thread's loop, never re-entrantly from `write`."""
@@ -68,6 +73,9 @@ class Channel(Protocol):
 
     def close(self) -> None:
         """End the channel now. `closed` follows."""
+
+    def kill(self) -> None:
+        """Close, and end the command and what it has started, as far as the way there can tell the host to."""
 
     def retire(self) -> None:
         """Open nothing new on this channel's connection, where that can be chosen; what runs on it goes on."""

@@ -1,18 +1,16 @@
 """One command of ours on a host, from the login shell to the first byte that means something.
 
-How our code gets to run, whatever the account's shell is and whatever its profile does:
+How our code gets to run, whatever the account's shell is and whatever its profile does: `login_shell.py` has the way
+through the shells to the interpreter. That reads `bundle/loader.py` from standard input, and the loader a request. The
+stream proper begins behind a random marker; what comes before it is a profile's after all, and goes to the debug log.
 
-- The command line is the same constant text for every host and every request; all else goes over standard input.
-- It has the account's own shell, as a login shell, run our interpreter, so that PATH, modules and conda are those of
-  a login. That shell gets an empty standard input and has its output sent to standard error: what a profile prints,
-  or tries to read, never touches our stream. (C shells close the descriptors that this takes, and cannot be login
-  shells that run a command. They run without, and are told to read `~/.login`.)
-- The interpreter reads `bundle/loader.py` from standard input, and the loader a request. The stream proper begins
-  behind a random marker; what comes before it is a profile's after all, and goes to the debug log.
+A login profile that ends the shell, has it run another program or never comes to an end is left out at a second
+attempt, and from then on.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import os
@@ -20,42 +18,23 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from ..errors import HostError, UnreachableError
+from . import login_shell
+from .login_shell import BEAT, BEGUN, NO_PYTHON, Profiles
+from .refusals import ended_early, took_too_long
 from .staging import bundle, loader
 from .transport import Buffer, Channel, Exit, Transport
 
 log = logging.getLogger("albedo_provisioner.hosts")
-
-_COMMAND = (
-    "exec /bin/sh -c '"
-    "IFS= read -r ALBEDO_RUN; IFS= read -r ALBEDO_PYTHON; IFS= read -r ALBEDO_LABEL; "
-    "s=${SHELL:-/bin/sh}; ALBEDO_SPLIT=yes; "
-    "case $s in *csh) ALBEDO_SPLIT=;; esac; "
-    "export ALBEDO_RUN ALBEDO_PYTHON ALBEDO_LABEL ALBEDO_SPLIT; "
-    'if [ "$ALBEDO_SPLIT" ]; then exec 7<&0 8>&1; '
-    'exec "$s" -l -c "exec /bin/sh -c \\"\\$ALBEDO_RUN\\"" </dev/null >&2; '
-    'else exec "$s" -c "if ( -r ~/.login ) source ~/.login; exec /bin/sh -c \\"\\$ALBEDO_RUN\\""; fi'
-    "'"
-)
-
-_NO_PYTHON = "albedo: there is no such interpreter"
-
-_RUN = (
-    "p=$ALBEDO_PYTHON; l=$ALBEDO_LABEL; s=$ALBEDO_SPLIT; "
-    "unset ALBEDO_RUN ALBEDO_PYTHON ALBEDO_LABEL ALBEDO_SPLIT; "
-    'case $p in "~/"*) p=$HOME/${p#??};; "") p=python3;; esac; '
-    'if [ "$s" ]; then exec <&7 >&8 7<&- 8>&-; fi; '
-    # Said on the stream, because the end of the command may not be seen: something that a profile left in the
-    # background may hold the channel open.
-    f'command -v "$p" >/dev/null 2>&1 || {{ echo "{_NO_PYTHON}"; echo "$p: not found" >&2; exit 127; }}; '
-    # -S: the site directories take a while to set up, and only some requests need them.
-    'exec "$p" -S -c \'import os;exec(b"".join(iter(lambda:os.read(0,1)or b"\\0",b"\\0")))\' "$l"'
-)
 
 _NOISE = 64 * 1024
 """Most bytes of a profile's output to remember, for the error message if nothing else comes."""
 
 _MOST_NOISE = 4 << 20
 """Bytes without a marker after which the host is taken not to run our command at all."""
+
+_WITHOUT_SETTINGS = ("attach", "list", "end")
+"""Requests for which it does not matter what a profile sets."""
 
 
 class Visit:
@@ -66,8 +45,12 @@ class Visit:
         request: what the bundle's `entry.py` is to do.
         python: interpreter there, a path (`~/` allowed) or a name; None for the login shell's `python3`.
         received: called with the bytes of the stream.
-        closed: called once, at the end, with how it ended and what the host printed on the side (last part).
+        closed: called once, at the end, with how it ended and what that means if nothing had come of it.
         writable: called with False when writing should pause, with True when it may go on.
+
+    Attributes:
+        begun: whether the account's shells are behind us.
+        left_out: why its login profile was left out, in words that follow "its login profile"; empty if it was not.
     """
 
     def __init__(
@@ -77,7 +60,7 @@ class Visit:
         python: str | None,
         *,
         received: Callable[[bytes], None],
-        closed: Callable[[Exit, str], None],
+        closed: Callable[[Exit, HostError], None],
         writable: Callable[[bool], None] = lambda _: None,
     ) -> None:
         self.host = transport.host
@@ -89,9 +72,18 @@ class Visit:
         self._writable = writable
         self._marker = b"\0albedo:" + os.urandom(12).hex().encode() + b"\n"
         self._before = bytearray()  # what came before the marker
+        self.begun = False
         self._marked = False
-        self._closed_already = False
+        self._over = False  # whether the owner wants no more
+        self._told = False  # whether the owner has been told the end
         self._noise = bytearray()
+        self._printed = 0  # bytes printed before the marker
+        self._held_up = False
+        self.left_out = ""
+        self._complaint = ""  # what is wrong with it, once it is known
+        self._beats = 0
+        self._patience: asyncio.TimerHandle | None = None
+        self._again: asyncio.Task[None] | None = None
         self.channel: Channel | None = None
 
     async def open(self) -> None:
@@ -100,13 +92,27 @@ class Visit:
         Raises:
             HostError: the host cannot be reached or does not let us in.
         """
+        wanted = self._request["do"] not in _WITHOUT_SETTINGS
+        self.left_out = Profiles.get().why_left_out(self.host, wanted)
+        await self._knock()
+
+    async def _knock(self) -> None:
         request = {**self._request, "marker": self._marker.decode(), "bundle": bundle().digest}
         data = json.dumps(request).encode()
-        lines = [_RUN, self._python or "", f"albedo {self._request['do']} {self._request.get('kernel_id', '')}"]
-        self.channel = await self._transport.open(_COMMAND, self)
-        self.channel.write(
-            "".join(f"{line}\n" for line in lines).encode() + loader() + b"\0" + struct.pack("!I", len(data)) + data
+        label = f"albedo {self._request['do']} {self._request.get('kernel_id', '')}"
+        channel = await self._transport.open(login_shell.COMMAND, self)
+        self.channel = channel
+        channel.write(
+            login_shell.first_lines(self._python, label, not self.left_out)
+            + loader()
+            + b"\0"
+            + struct.pack("!I", len(data))
+            + data
         )
+        if self._held_up:
+            channel.pause_reading()
+        if not self.left_out:
+            self._patience = asyncio.get_running_loop().call_later(login_shell.PATIENCE, self._lose_patience)
 
     def send_bundle(self) -> int:
         """Send the archive, which the host asked for with the report `need: bundle`; return its size in bytes."""
@@ -114,26 +120,37 @@ class Visit:
         self.write(struct.pack("!I", len(archive)), archive)
         return len(archive)
 
+    def took_too_long(self, seconds: float) -> UnreachableError:
+        """Return the error for a host that has not answered within so many seconds."""
+        self._print_before()
+        return took_too_long(self.host, seconds, self._said, begun=self.begun, shell=bool(self._beats))
+
     @property
     def printed(self) -> str:
         """What the host printed on the side so far (its last part)."""
         return self._noise.decode("utf-8", "replace").strip()
-
-    @property
-    def last_words(self) -> str:
-        """What the host printed last on the side, as a sentence; empty when it printed nothing."""
-        printed = self.printed
-        return f"It printed: {printed.splitlines()[-1]}" if printed else ""
 
     def write(self, *buffers: Buffer) -> None:
         """Send bytes on the stream."""
         if self.channel is not None:
             self.channel.write(*buffers)
 
-    def close(self) -> None:
-        """End it now; `closed` follows."""
+    def hold_up(self, yes: bool) -> None:
+        """Take nothing from the host until called with False."""
+        self._held_up = yes
         if self.channel is not None:
-            self.channel.close()
+            if yes:
+                self.channel.pause_reading()
+            else:
+                self.channel.resume_reading()
+
+    def close(self) -> None:
+        """End it now; `closed` follows. What has not come to our code yet is ended on the host as well."""
+        self._over = True
+        if self._again is not None:
+            self._again.cancel()
+        self._be_patient()
+        self._close_channel()
 
     def retire(self) -> None:
         """Use the connection that it runs on for nothing new."""
@@ -154,14 +171,14 @@ class Visit:
             return
         self._before += data
         at = self._before.find(self._marker)
-        if at < 0 and _NO_PYTHON.encode() + b"\n" in self._before:
-            self._closed_already = True
-            self._closed(Exit(127), f"{self._python or 'python3'}: not found")
-            self.close()
+        if not self.begun and BEGUN in self._before:
+            self._shell_is_done()
+        if at < 0 and NO_PYTHON in self._before:
+            self._tell_end(Exit(127))
+            self._close_channel()
             return
         if at < 0:
-            if len(self._before) > _MOST_NOISE:
-                self.close()
+            self._count(data)
             return
         self._marked = True
         self._print(bytes(self._before[:at]))
@@ -172,6 +189,10 @@ class Visit:
 
     def stderr_received(self, data: bytes) -> None:
         """Keep what the host prints on the side for whoever looks for a cause."""
+        if not self._marked:
+            self._beats += data.count(BEAT)
+            data = data.replace(BEAT, b"")
+            self._count(data)
         self._print(data)
 
     def pause_writing(self) -> None:
@@ -183,13 +204,84 @@ class Visit:
         self._writable(True)
 
     def closed(self, how: Exit) -> None:
-        """Tell the owner how it ended."""
-        if self._closed_already:
+        """Tell the owner how it ended, or try again without the login profile if that is the cause."""
+        self._be_patient()
+        if self.begun or self.left_out or self._over or self._told or how.error is not None:
+            self._tell_end(how)
             return
+        self._complaint = self._complaint or f"ends the shell before a command can run ({how.words})"
+        log.debug("%s: its login profile %s; trying without it", self.host, self._complaint)
+        self._again = asyncio.get_running_loop().create_task(self._leave_profile_out())
+
+    # -- the login profile ---------------------------------------------------------------------------------------------
+
+    def _shell_is_done(self) -> None:
+        self.begun = True
+        self._be_patient()
+        if not self.left_out:
+            Profiles.get().take(self.host)
+        elif Profiles.get().leave_out(self.host, self.left_out):
+            printed = f" It printed: {self._said}" if self._said else ""
+            log.warning(
+                "%s: its login profile %s, so it is left out, and with it what it sets (PATH, modules, conda).%s",
+                *(self.host, self.left_out, printed),
+            )
+
+    def _lose_patience(self) -> None:
+        """The login shell is at work, as its watcher says, or it is not known what keeps the host."""
+        if self._beats and not self.begun:
+            self._complaint = f"takes longer than {login_shell.PATIENCE:g} s"
+            self._close_channel()
+
+    def _be_patient(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _count(self, data: bytes) -> None:
+        """Note that so much was printed before our code ran, and put up with so much only."""
+        self._printed += len(data)
+        if self._printed > _MOST_NOISE:
+            self._complaint = f"prints more than {_MOST_NOISE >> 20} MB"
+            self._close_channel()
+
+    async def _leave_profile_out(self) -> None:
+        self.left_out = self._complaint
+        self._print_before()
+        self._printed = self._beats = 0
+        try:
+            await self._knock()
+        except HostError as error:
+            self._tell_end(Exit(None, error=error))
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def _close_channel(self) -> None:
+        if self.channel is not None:
+            if self._marked:
+                self.channel.close()
+            else:
+                self.channel.kill()
+
+    def _tell_end(self, how: Exit) -> None:
+        if self._told:
+            return
+        self._told = True
+        self._print_before()
+        self._closed(how, ended_early(self.host, how, self._said, self._python, self.begun, self.left_out))
+
+    @property
+    def _said(self) -> str:
+        """The last line that the host printed on the side."""
+        printed = self.printed
+        return printed.splitlines()[-1].strip() if printed else ""
+
+    def _print_before(self) -> None:
         self._print(bytes(self._before))
-        self._closed(how, self.printed)
+        self._before.clear()
 
     def _print(self, data: bytes) -> None:
+        data = data.replace(BEGUN, b"").replace(NO_PYTHON, b"")
         if data:
             log.debug("%s printed: %s", self.host, data.decode("utf-8", "replace").rstrip())
             self._noise += data

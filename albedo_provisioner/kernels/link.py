@@ -31,7 +31,7 @@ from ..bundle.protocol import (
 from ..bundle.wire import KEEPER, Buffer
 from ..errors import AlbedoError, ConfigError, HostError, KernelGoneError, LinkAwayError, SignInError, UnreachableError
 from ..hosts.reachability import Callback, Reachability
-from ..hosts.refusals import ended_early, refused
+from ..hosts.refusals import refused
 from ..hosts.transport import Exit, Transport, join
 from ..hosts.visit import Visit
 
@@ -44,8 +44,8 @@ SILENCE = 9.0
 """Seconds of silence after which a connection is given up as half-open. With a look every `PING_EVERY` seconds that is
 noticed within 12 s, and replaced within the 15 s that users are promised."""
 
-GREETING_TIMEOUT = 20.0
-"""Seconds from an open channel to the keeper's greeting, a slow login profile included."""
+GREETING_TIMEOUT = 30.0
+"""Seconds from an open channel to the keeper's greeting, a slow login profile included, or one that is left out."""
 
 HOLD = 256 << 20
 """Bytes of requests held while the host is out of reach; the relay takes no more from its clients beyond that."""
@@ -178,12 +178,10 @@ class KernelLink:
     def pause(self, yes: bool) -> None:
         """Take nothing more from the host until called with False; it holds what is to come."""
         self._held_up = yes
-        if self._visit is not None and self._visit.channel is not None:
-            if yes:
-                self._visit.channel.pause_reading()
-            else:
+        if self._visit is not None:
+            if not yes:
                 self._heard = time.monotonic()  # the silence was ours
-                self._visit.channel.resume_reading()
+            self._visit.hold_up(yes)
 
     def retry_now(self) -> None:
         """Try to reattach at once instead of at the end of the present pause."""
@@ -271,7 +269,7 @@ class KernelLink:
             request,
             self._python,
             received=lambda data: self._on_data(visit, data),
-            closed=lambda how, printed: self._on_closed(visit, how, printed),
+            closed=lambda how, error: self._on_closed(visit, how, error),
             writable=lambda yes: self._on_writable(visit, yes),
         )
         self._visit = visit
@@ -284,10 +282,7 @@ class KernelLink:
                 limit.reschedule(asyncio.get_running_loop().time() + GREETING_TIMEOUT)
                 await greeted
         except TimeoutError:
-            raise UnreachableError(
-                self._transport.host,
-                f"{self._transport.host} took longer than {GREETING_TIMEOUT:g} s to answer. {visit.last_words}".strip(),
-            ) from None
+            raise visit.took_too_long(GREETING_TIMEOUT) from None
         finally:
             if not greeted.done() or greeted.cancelled() or greeted.exception() is not None:
                 self._drop(visit)
@@ -363,10 +358,9 @@ class KernelLink:
         elif not answer.done():
             answer.set_result({**content, "parts": parts[1:]})
 
-    def _on_closed(self, visit: Visit, how: Exit, printed: str) -> None:
+    def _on_closed(self, visit: Visit, how: Exit, error: HostError) -> None:
         if visit is not self._visit:
             return
-        error = ended_early(self._transport.host, how, printed, self._python)
         if self._greeted is not None and not self._greeted.done():
             self._greeted.set_exception(error)
         self._break(visit, str(how.error) if how.error else "the connection's process on the host ended")

@@ -117,7 +117,7 @@ class TestProbe:
         state = Hosts(timeout=2).probe(str(embedded_host.alias))
         assert time.monotonic() - began < 6
         assert (state.state, state.detail) == ("unreachable", "no answer within 2 s, while asking")
-        embedded_host.clear()  # as with ssh, the profile's own processes go on
+        embedded_host.clear()  # it goes on being asked, for the next who wants to know
 
 
 class TestAnswersAreShared:

@@ -135,18 +135,13 @@ class TestTheHost:
         message = await refusal(sshd_host.location(), UnsupportedHostError, str(sshd_host.alias), host=sshd_host)
         assert "not available" in message, message
 
-    async def test_has_a_profile_that_ends_the_shell(self, remote_host: Host) -> None:
-        remote_host.write(".profile", "echo 'Access is closed today'\nexit 3\n")
-        name = str(remote_host.alias)
-        await refusal(
-            remote_host.location(), UnsupportedHostError, name, "Access is closed today", "profile", host=remote_host
+    async def test_has_a_shell_that_ends_at_every_command(self, sshd_host: Real) -> None:
+        sshd_host.write(".bashrc", "echo 'Access is closed today'\nexit 3\n")
+        name = str(sshd_host.alias)
+        message = await refusal(
+            sshd_host.location(), UnsupportedHostError, name, "Access is closed today", "exit status 3", host=sshd_host
         )
-
-    async def test_has_a_profile_that_runs_another_program(self, remote_host: Host) -> None:
-        remote_host.write(".profile", "echo 'Choose a machine'\nexec true\n")
-        await refusal(
-            remote_host.location(), UnsupportedHostError, str(remote_host.alias), "Choose a machine", host=remote_host
-        )
+        assert "~/.bashrc" in message
 
 
 class TestTheInterpreter:

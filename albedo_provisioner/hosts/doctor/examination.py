@@ -16,8 +16,7 @@ from typing import Any
 import asyncssh
 
 from ...bundle.wire import Frame, FrameReader, ProtocolError
-from ...errors import AlbedoError, KernelStartError, UnreachableError
-from ..refusals import ended_early
+from ...errors import AlbedoError, HostError, KernelStartError
 from ..ssh_channel import MAX_CHANNELS, SSHChannel
 from ..staging import bare_text
 from ..transport import Channel, Exit, Transport
@@ -49,6 +48,8 @@ class Examined:
         connected: seconds until the host began our command, connecting and signing in included.
         answered: seconds from then until our code ran there: what the login took.
         printed: what its login profile printed.
+        begun: whether the account's shells let our command through.
+        left_out: why the login profile was left out, in words that follow "its login profile"; empty if it was not.
         here: its interpreter and system.
         looks: by name, what was seen (`facts`) or why nothing was (`failed`).
         round_trip: the shortest of some, in seconds.
@@ -63,6 +64,8 @@ class Examined:
     connected: float | None = None
     answered: float | None = None
     printed: str = ""
+    begun: bool = False
+    left_out: str = ""
     here: dict[str, Any] | None = None
     looks: dict[str, dict[str, Any]] = field(default_factory=dict)
     round_trip: float | None = None
@@ -93,6 +96,7 @@ async def examine(transport: Transport, folder: str | None, python: str | None) 
         found.printed = found.printed or talk.visit.printed
     finally:
         found.channel = talk.visit.channel
+        found.begun, found.left_out = talk.visit.begun, talk.visit.left_out
         talk.visit.close()
     return found
 
@@ -195,7 +199,6 @@ class _Conversation:
 
     def __init__(self, transport: Transport, request: dict[str, Any], python: str | None) -> None:
         self.ended: Exit | None = None
-        self._python = python
         self._reader = FrameReader()
         self._reports: asyncio.Queue[dict[str, Any] | AlbedoError] = asyncio.Queue()
         self._left = 0  # bytes that come outside of frames
@@ -212,10 +215,7 @@ class _Conversation:
             async with asyncio.timeout(max(0.0, seconds)):
                 report = await self._reports.get()
         except TimeoutError:
-            host, words = self.visit.host, self.visit.last_words
-            raise UnreachableError(
-                host, f"{host} took longer than {seconds:.0f} s to answer. {words}".strip()
-            ) from None
+            raise self.visit.took_too_long(round(seconds)) from None
         if isinstance(report, AlbedoError):
             raise report
         return report
@@ -257,7 +257,7 @@ class _Conversation:
             )
             self.visit.close()
 
-    def _closed(self, how: Exit, printed: str) -> None:
+    def _closed(self, how: Exit, error: HostError) -> None:
         self.ended = how
-        self._reports.put_nowait(ended_early(self.visit.host, how, printed, self._python))
+        self._reports.put_nowait(error)
         self._all_there.set()

@@ -71,7 +71,7 @@ def _nothing_ran(examined: Examined) -> Finding:
     ended, error = examined.ended, str(examined.error)
     if ended is None or ended.error is not None:
         return problem("connection", error)
-    return problem("python" if ended.status in (126, 127) else "login", error)
+    return problem("python" if examined.begun else "login", error)
 
 
 def _login(host: str, examined: Examined) -> Finding:
@@ -79,6 +79,13 @@ def _login(host: str, examined: Examined) -> Finding:
     text = f"our code ran {took:.2f} s after the login began"
     lines = examined.printed.splitlines()
     facts: Facts = {"seconds": took, "printed": examined.printed[-2000:]}
+    if examined.left_out:
+        return note(
+            "login",
+            f"the login profile {examined.left_out}, so it is left out, and with it what it sets (PATH, modules, conda)",
+            "Have the profile do that for logins at a terminal alone ([ -t 0 ]).",
+            **facts,
+        )
     if took > _SLOW_LOGIN:
         return note(
             "login",

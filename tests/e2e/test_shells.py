@@ -1,0 +1,197 @@
+"""Hosts whose shells do not do as they are told: profiles that end them, replace them, ask, or never come to an end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from faces import Embedded, Host, Real
+from kernels import eventually, started
+from leaks import settled
+from procs import wait_until
+
+from albedo_provisioner.errors import UnreachableError
+from albedo_provisioner.hosts import check, login_shell
+from albedo_provisioner.hosts.check import check_location
+from albedo_provisioner.hosts.hosts import AsyncHosts, Hosts
+from albedo_provisioner.location import Location
+
+HOSTS_LOG = "albedo_provisioner.hosts"
+
+
+def commands(host: Real) -> int:
+    """Return how many commands the real sshd has been asked to run."""
+    return host.server.log().count("Starting session: command for")
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> str:
+    """Return what was said loudly of hosts."""
+    found = [r for r in caplog.records if r.name.startswith(HOSTS_LOG) and r.levelno >= logging.WARNING]
+    return "\n".join(record.getMessage() for record in found)
+
+
+class TestALoginProfileIsLeftOut:
+    """And said to be."""
+
+    @pytest.mark.parametrize(
+        "end",
+        [
+            pytest.param("exec zsh -l", id="another shell"),
+            pytest.param("exec no-such-shell -l", id="no shell"),
+            pytest.param("while :; do echo again and again; done", id="endless output"),
+        ],
+    )
+    async def test_when_it_ends_or_replaces_the_shell(
+        self, sshd_host: Real, caplog: pytest.LogCaptureFixture, end: str
+    ) -> None:
+        """K3: `ssh HOST COMMAND` works there."""
+        config = {"python": str(sshd_host.python)}
+        sshd_host.write(".profile", f"export ALBEDO_TEST=41\necho 'Choose a machine'\n{end}\n")
+        before = commands(sshd_host)
+        async with started(sshd_host.location(), config) as kernel:
+            assert await kernel.value("1 + 1") == "2"
+            assert await kernel.value("'ALBEDO_TEST' in __import__('os').environ") == "False"
+        said = warnings(caplog)
+        assert f"{sshd_host.alias}: its login profile" in said
+        assert "left out" in said
+        assert "It printed: " in said
+        asked = commands(sshd_host) - before
+        caplog.clear()
+        # The second time no time is lost.
+        async with started(sshd_host.location(), config):
+            pass
+        assert commands(sshd_host) - before == 2 * asked - 1
+        assert warnings(caplog) == ""
+
+    async def test_when_it_never_comes_to_an_end(
+        self, sshd_host: Real, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(login_shell, "PATIENCE", 2.5)  # it is 15 seconds
+        sshd_host.write(".profile", "echo 'Waiting for the licence server'\nsleep 600\n")
+        async with started(sshd_host.location(), {"python": str(sshd_host.python)}) as kernel:
+            assert await kernel.value("1 + 1") == "2"
+            # What was given up is gone.
+            assert settled(lambda: [str(each) for each in sshd_host.processes() if each.argv[:1] == ["sleep"]]) == []
+        assert "its login profile takes longer than 2.5 s" in warnings(caplog)
+        assert "Waiting for the licence server" in warnings(caplog)
+
+    async def test_until_it_has_been_mended(
+        self, embedded_host: Embedded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        profile = (embedded_host.home / ".profile").read_text()
+        embedded_host.write(".profile", "exit 0\n")
+        hosts = AsyncHosts()
+        await hosts.probe(str(embedded_host.alias))
+        assert "ends the shell before a command can run (exit status 0)" in warnings(caplog)
+        embedded_host.write(".profile", f"{profile}\nexport ALBEDO_TEST=41\n")
+        monkeypatch.setattr(login_shell, "FORGOTTEN_AFTER", 0.0)  # it is ten minutes
+        async with started(embedded_host.location()) as kernel:
+            assert await kernel.value("__import__('os').environ['ALBEDO_TEST']") == "'41'"
+
+    def test_when_a_host_is_only_asked_what_it_is(self, sshd_host: Real, caplog: pytest.LogCaptureFixture) -> None:
+        """H1."""
+        sshd_host.write(".profile", "exec zsh -l\n")
+        state = Hosts().probe(str(sshd_host.alias))
+        assert state.python_version is not None, state
+        assert "left out" in warnings(caplog)
+
+
+class TestAQuestion:
+    """Nobody is there to answer it."""
+
+    @pytest.mark.parametrize(
+        ("shell", "files"),
+        [
+            ("/usr/bin/fish", {".config/fish/config.fish": "read -P 'Which project? ' answer\n"}),
+            ("/bin/bash", {".bashrc": "read -p 'Which project? ' answer\nread -n 1 -p 'Sure? ' answer\n"}),
+            ("/bin/bash", {".profile": "until read -p 'Which project? ' answer; do :; done\n"}),
+            ("/bin/bash", {".profile": "read answer < /dev/tty\nread -p 'Which project? ' answer\n"}),
+            ("/usr/bin/zsh", {".zshenv": "read 'answer?Which project? '\nvared -p 'Sure? ' answer\n"}),
+            ("/usr/bin/tcsh", {".cshrc": 'echo -n "Which project? "\nset answer = $<\n'}),
+            ("/bin/bash", {".bashrc": "exec zsh\n"}),
+        ],
+        ids=["fish", "bashrc", "profile, again and again", "terminal", "zsh", "tcsh", "another shell"],
+    )
+    def test_of_a_shells_file_gets_an_empty_answer(
+        self, sshd_host: Real, shell: str, files: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """K3."""
+        monkeypatch.setattr(login_shell, "PATIENCE", 2.5)
+        if not Path(shell).exists():
+            pytest.skip(f"{shell} is not installed")
+        sshd_host.account.set_shell(shell)
+        for name, text in files.items():
+            sshd_host.write(name, text)
+        checked = check_location(Location.parse(sshd_host.location()), str(sshd_host.python))
+        assert checked.ipykernel_version is not None
+
+    def test_that_takes_all_there_is_is_said(self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(check, "ANSWER_TIMEOUT", 2.0)
+        sshd_host.write(".bashrc", "echo 'Paste your token:'\ncat > /dev/null\n")
+        with pytest.raises(UnreachableError) as caught:
+            check_location(Location.parse(sshd_host.location()))
+        message = str(caught.value)
+        assert "~/.bashrc" in message
+        assert "waits for input" in message
+        assert "Paste your token:" in message
+        assert settled(sshd_host.leftovers) == []
+
+
+class TestWhatIsGivenUpIsGone:
+    """Nothing of a command that has not come to our code yet stays on the host."""
+
+    @pytest.mark.parametrize("way", ["builtin", "program"])
+    def test_when_a_host_took_too_long(self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+        monkeypatch.setenv("ALBEDO_SSH", way)
+        monkeypatch.setattr(check, "ANSWER_TIMEOUT", 2.5)
+        sshd_host.write(".profile", "sleep 601 & sleep 600\n")
+        with pytest.raises(UnreachableError, match="its login profile takes that long"):
+            check_location(Location.parse(sshd_host.location()))
+        assert settled(sshd_host.leftovers) == []
+
+    def test_when_it_is_a_file_for_every_command_that_takes_long(
+        self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(check, "ANSWER_TIMEOUT", 2.0)
+        sshd_host.write(".bashrc", "sleep 600\n")
+        with pytest.raises(UnreachableError):
+            check_location(Location.parse(sshd_host.location()))
+        assert settled(sshd_host.leftovers) == []
+
+    @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+    def test_when_the_program_that_asks_is_ended(self, remote_host: Host, end: signal.Signals) -> None:
+        begun = remote_host.home / "begun"
+        remote_host.write(".profile", f"touch {begun}\nsleep 600\n")
+        command = [sys.executable, "-m", "albedo_provisioner", "add", remote_host.location()]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+            wait_until(begun.exists, 30, "the login profile is at work")
+            process.send_signal(end)
+        assert settled(remote_host.leftovers) == []
+
+    async def test_when_the_link_breaks(self, sshd_host: Real) -> None:
+        begun = sshd_host.home / "begun"
+        sshd_host.write(".profile", f"touch {begun}\nsleep 600\n")
+        asking = asyncio.create_task(AsyncHosts().probe(str(sshd_host.alias)))
+        await eventually(begun.exists)
+        began = time.monotonic()
+        sshd_host.cut()
+        assert (await asking).state == "unreachable"
+        assert time.monotonic() - began < 10
+        assert settled(sshd_host.leftovers) == []
+
+
+async def test_nothing_of_the_way_there_is_left_beside_a_kernel(sshd_host: Real) -> None:
+    """K8: neither a process nor a variable; not a zombie either."""
+    async with started(sshd_host.location()) as kernel:
+        names = "sorted(name for name in __import__('os').environ if name.startswith('ALBEDO'))"
+        assert await kernel.json(names) == ["ALBEDO_KERNEL_ID"]
+        assert not [each for each in sshd_host.processes() if each.argv[:1] in (["sleep"], ["/bin/sh"], ["sh"])]
+        account = str(sshd_host.account.uid)
+        ps = await asyncio.to_thread(subprocess.check_output, ["ps", "-o", "stat=,args=", "-u", account], text=True)
+        assert not [line for line in ps.splitlines() if line.startswith("Z")], ps
