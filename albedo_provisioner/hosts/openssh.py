@@ -17,15 +17,16 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import AlbedoError, ConfigError, UnreachableError
+from ..errors import AlbedoError, ConfigError, SignInError, UnreachableError
 from .control_paths import Identity, socket_identity
 from .destination import find_ssh, ssh_arguments
 from .openssh_words import Words
 from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
 from .ssh_channel import REUSE_TIMEOUT
 from .ssh_connect import CONNECT_TIMEOUT, KEEPALIVE_COUNT, KEEPALIVE_INTERVAL
-from .ssh_errors import Attempt, translate
+from .ssh_errors import Attempt, JumpHostError, translate
 from .transport import Channel, ChannelReceiver, Exit
+from .way_through import note_untrusted_key
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,12 @@ class ProgramTransport:
             except TimeoutError as error:
                 channel.abandon()
                 raise translate(error, attempt) from error
+            except SignInError as error:
+                channel.abandon()
+                await note_untrusted_key(attempt)
+                if attempt.proxy_key:
+                    raise translate(JumpHostError(attempt.proxy), attempt) from error
+                raise
             except BaseException:
                 channel.abandon()
                 raise

@@ -18,7 +18,7 @@ from pathlib import Path
 from ..errors import ConfigError
 from .control_paths import holds_something, is_private, our_directories, socket_identity
 from .destination import find_ssh, ssh_arguments
-from .ssh_config import config_complaint, config_lines
+from .ssh_config import config_complaint, config_error, config_lines
 
 # A config may run commands (Match exec) and look names up (CanonicalizeHostname): seconds.
 RESOLVE_TIMEOUT = 15.0
@@ -107,7 +107,7 @@ def resolve(host: str, **options: str) -> Resolved:
     if told.returncode:
         said = [line for line in said if line.strip() and not line.startswith("debug")]
         words = config_complaint(said) or (said[-1].strip() if said else f"ssh ended with status {told.returncode}")
-        raise ConfigError(f"The ssh config cannot be read: {words}. Correct that line and try again.")
+        raise config_error(words)
     settings: dict[str, list[str]] = {}
     for line in told.stdout.decode(errors="surrogateescape").splitlines():
         name, _, value = line.partition(" ")

@@ -12,8 +12,8 @@ import socket
 
 import asyncssh
 
-from ..errors import AlbedoError, ConfigError
-from .ssh_config import config_complaint
+from ..errors import AlbedoError
+from .ssh_config import config_complaint, config_error
 from .ssh_errors import Attempt, JumpHostError, key_kind, translate
 from .transport import Exit
 
@@ -98,7 +98,8 @@ class Words:
         elif found := re.match(r"debug1: Authenticating to (.+) as '(.*)'", line):
             attempt.user = found[2]
             attempt.address = found[1]
-        elif line.startswith("debug1: Executing proxy command: "):
+        elif found := re.match(r"debug1: Executing proxy command: (.*)", line):
+            attempt.proxy_command = found[1]
             attempt.via = attempt.via or "its ProxyCommand"
         elif line.startswith("debug1: Setting implicit ProxyCommand from ProxyJump: "):
             attempt.via = "its jump host"
@@ -124,7 +125,7 @@ class Words:
             # The proxy or jump host failed, and said why itself.
             error = JumpHostError(attempt.proxy)
         elif complaint := config_complaint(self.lines):
-            return ConfigError(f"The ssh config cannot be read: {complaint}. Correct that line and try again.")
+            return config_error(complaint)
         elif "Permission denied (" in reason or "Too many authentication failures" in everything:
             error = asyncssh.PermissionDenied("Permission denied")
         elif "Host key verification failed" in everything or "REVOKED HOST KEY" in everything:

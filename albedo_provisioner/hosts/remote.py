@@ -23,6 +23,7 @@ from .openssh_config import HostSettings, Resolved
 from .reachability import Reachability
 from .sign_in_watch import SignInWatch
 from .ssh import SSHTransport
+from .ssh_config import must_be_readable
 from .transport import Channel, ChannelReceiver
 
 log = logging.getLogger("albedo_provisioner.hosts")
@@ -125,6 +126,7 @@ class RemoteTransport:
         return Way("program", need) if need else Way("builtin")
 
     async def _open(self, command: str, receiver: ChannelReceiver) -> Channel:
+        must_be_readable()
         way = chosen_way()
         if way == "builtin":
             return await self.builtin.open(command, receiver)
@@ -176,11 +178,14 @@ class RemoteTransport:
             return await self.program.open(command, receiver)
         try:
             return await self.builtin.open(command, receiver)
-        except SignInError:
+        except SignInError as error:
             if resolved is None or not resolved.is_on("proxyjump"):
                 raise
             # The jump host may be one that the user is signed in to: then ssh gets through it.
-            return await self.program.open(command, receiver)
+            try:
+                return await self.program.open(command, receiver)
+            except SignInError:
+                raise error from None  # it knows more of the hosts on the way
         except ConfigError as error:
             # asyncssh knows less of the language than ssh. If ssh cannot read the config either, its words are better.
             try:

@@ -9,6 +9,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from ..errors import ConfigError
+
 SYSTEM_CONFIG = Path("/etc/ssh/ssh_config")
 
 
@@ -58,21 +60,29 @@ def config_lines() -> Iterator[tuple[str, str]]:
 
 
 def _lines(file: Path, system: bool, depth: int) -> Iterator[tuple[str, str]]:
+    for _, keyword, rest in _lines_of(file):
+        yield keyword, rest
+        if keyword == "include" and depth < _MOST_DEPTH:
+            for included in _included(rest, system):
+                yield from _lines(included, system, depth + 1)
+
+
+def _lines_of(file: Path) -> Iterator[tuple[int, str, str]]:
+    """Yield the number, the keyword and the rest of a file's own lines."""
     try:
         with open(file, encoding="utf-8", errors="replace") as stream:
             lines = stream.read(_MOST_BYTES).splitlines()
     except OSError:
         return  # ssh passes over included files that it cannot read, too
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         match = _KEYWORD.match(line)
-        if match is None:
-            continue
-        keyword = match[1].lower()
-        yield keyword, match[2]
-        if keyword == "include" and depth < _MOST_DEPTH:
-            for word in config_words(match[2]):
-                for included in sorted(glob.glob(str(_absolute(word, system)))):
-                    yield from _lines(Path(included), system, depth + 1)
+        if match is not None:
+            yield number, match[1].lower(), match[2]
+
+
+def _included(rest: str, system: bool) -> list[Path]:
+    """Return the files that an Include with these arguments names."""
+    return [Path(name) for word in config_words(rest) for name in sorted(glob.glob(str(_absolute(word, system))))]
 
 
 def config_words(text: str) -> list[str]:
@@ -89,12 +99,81 @@ def _absolute(text: str, system: bool) -> Path:
     return (SYSTEM_CONFIG.parent if system else Path("~/.ssh").expanduser()) / path
 
 
+def must_be_readable() -> None:
+    """See that the config file that `$ALBEDO_SSH_CONFIG` names is one.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    named = ssh_config_path()
+    if named is not None:
+        try:
+            named.open("rb").close()
+        except OSError as error:
+            raise ConfigError(
+                f"The ssh config {named}, which the variable ALBEDO_SSH_CONFIG names, cannot be read: "
+                f"{error.strerror or error}. Correct the variable, or unset it."
+            ) from None
+
+
+def config_error(words: str) -> ConfigError:
+    """Return the error for a config that cannot be used.
+
+    Args:
+        words: what ssh, or asyncssh, says of it.
+    """
+    words = words.strip().rstrip(".")
+    if found := re.search(r"Bad owner or permissions on (.+)", words):
+        return ConfigError(f"The ssh config cannot be used: {words}. {_mending_permissions(Path(found[1]))}")
+    if TOO_MANY_INCLUDES in words:
+        where = _circle() or "A file includes itself, or files are nested too deep"
+        return ConfigError(f"The ssh config cannot be read: {words[:1].lower()}{words[1:]}. {where}.")
+    advice = "Correct that line and try again." if re.search(r"\bline \d+", words) else "`ssh -G HOST` shows it."
+    return ConfigError(f"The ssh config cannot be read: {words}. {advice}")
+
+
+TOO_MANY_INCLUDES = "Too many recursive configuration includes"
+"""What ssh says when files include each other without an end."""
+
+
+def _mending_permissions(file: Path) -> str:
+    """Return what to do about a file that ssh does not want to trust."""
+    try:
+        owner = file.stat().st_uid
+    except OSError:
+        owner = os.getuid()
+    if owner not in (0, os.getuid()):
+        return f'It belongs to another account ({owner}); make it yours: `sudo chown "$USER" {shlex.quote(str(file))}`.'
+    return f"Others may write to it; see that only you can: `chmod 600 {shlex.quote(str(file))}`."
+
+
+def _circle() -> str:
+    """Return which line of the config includes what it is included by itself, in words; empty for none."""
+
+    def find(file: Path, system: bool, above: tuple[str, ...]) -> str:
+        for number, keyword, rest in _lines_of(file):
+            for included in _included(rest, system) if keyword == "include" else ():
+                if os.path.realpath(included) in above:
+                    itself = "itself" if os.path.realpath(included) == above[-1] else f"{included}, which includes it"
+                    return f"{file} line {number} includes {itself}"
+                deeper = find(included, system, (*above, os.path.realpath(included)))
+                if deeper:
+                    return deeper
+        return ""
+
+    found = (find(file, file == SYSTEM_CONFIG, (os.path.realpath(file),)) for file in config_files())
+    return next(filter(None, found), "")
+
+
 def config_complaint(said: Sequence[str]) -> str | None:
     """Return what ssh finds wrong with its config, when that is why it ended.
 
     Args:
         said: the lines that ssh said. A mere "Unsupported option", which it says in passing, is no such complaint.
     """
+    for line in said:
+        if line.startswith(("Bad owner or permissions on ", TOO_MANY_INCLUDES)):
+            return line.strip()
     if not any(": terminating, " in line for line in said):
         return None
     wrong = [line.strip() for line in said if re.search(r"\bline \d+: ", line) and "Unsupported option" not in line]

@@ -23,12 +23,13 @@ from asyncssh.public_key import get_default_public_key_algs
 from ..errors import HostError
 from .destination import Destination
 from .host_keys import may_be_trusted
-from .ssh_config import SYSTEM_CONFIG, config_files
-from .ssh_errors import Attempt, key_text, translate
+from .ssh_config import SYSTEM_CONFIG, TOO_MANY_INCLUDES, config_error, config_files
+from .ssh_errors import Attempt, JumpHostError, key_text, proxy_wants_sign_in, translate
 from .ssh_identity import Identities, load_offers
 from .ssh_proxy import ProxyCommand
 from .ssh_shortcuts import protocol_for
 from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, trusted_keys
+from .way_through import note_untrusted_key
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ async def connect(
     try:
         async with asyncio.timeout(timeout):
             return await _connect(Destination.parse(attempt.host), attempt, via=None, lost=lost)
-    except (OSError, ValueError, asyncssh.Error) as error:
+    except (OSError, ValueError, asyncssh.Error, JumpHostError) as error:
         raise translate(error, attempt) from error
 
 
@@ -95,7 +96,8 @@ async def _connect(
     while True:
         proxy = None
         if via is None and config.get("ProxyCommand"):
-            proxy = ProxyCommand(str(config.get("ProxyCommand")), attempt)
+            attempt.proxy_command = str(config.get("ProxyCommand"))
+            proxy = ProxyCommand(attempt.proxy_command, attempt)
         client = _Client(attempt, Identities.from_config(config), lost)
         try:
             connection = await asyncssh.connect(
@@ -121,6 +123,9 @@ async def _connect(
                 continue
             if via is not None:
                 via.close()
+            if isinstance(error, (OSError, asyncssh.ConnectionLost)) and proxy_wants_sign_in(attempt.proxy):
+                await note_untrusted_key(attempt)
+                raise JumpHostError(attempt.proxy) from error
             raise
     # Closed together with the connection that runs through it.
     connection.set_tunnel(via or proxy)
@@ -135,7 +140,7 @@ async def _connect_jumps(jumps: str, attempt: Attempt) -> asyncssh.SSHClientConn
         try:
             via = await _connect(Destination.parse(text), hop, via, lambda error: None)
             attempt.via = hop.host
-        except (OSError, ValueError, asyncssh.Error, HostError) as error:
+        except (OSError, ValueError, asyncssh.Error, HostError, JumpHostError) as error:
             told = translate(error, hop)
             if isinstance(told, HostError):
                 message = f"{attempt.host} is reached through {hop.host}, and that failed. {told}"
@@ -158,6 +163,7 @@ async def _read_options(
 
     Raises:
         asyncssh.ConfigParseError: a config file cannot be read; the text names file and line.
+        ConfigError: files include each other without an end.
     """
     files = config_files()
 
@@ -186,6 +192,8 @@ async def _read_options(
         log.warning("ignoring the system's ssh config: %s", error)
         files = files[:-1]
         options = await read(files)
+    except RecursionError:
+        raise config_error(TOO_MANY_INCLUDES) from None
     if options.config.has_match_final():
         options = await read(files, reload=True, final=True)
     return options, files

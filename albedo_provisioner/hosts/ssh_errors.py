@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 
 import asyncssh
 
-from ..errors import AlbedoError, ConfigError, HostError, SignInError, UnreachableError
-from .ssh_config import login_command
+from ..errors import AlbedoError, HostError, SignInError, UnreachableError
+from .ssh_config import config_error, login_command
 
 
 @dataclass
@@ -39,6 +39,9 @@ class Attempt:
         notes: other things worth telling about keys and agent.
         via: the jump host that the connection goes through, "" for none.
         proxy: the last line a ProxyCommand wrote to its standard error.
+        proxy_command: the ProxyCommand, once it has been run; also the one that ssh makes of a ProxyJump.
+        proxy_key: what is wrong with a host key on the way there, when that is the trouble: "ED25519 SHA256:… is not
+            known".
         leads_to: the host to sign in to, where this one is only on the way there.
         step: what was going on, for a timeout's message.
     """
@@ -54,6 +57,8 @@ class Attempt:
     notes: list[str] = field(default_factory=list)
     via: str = ""
     proxy: str = ""
+    proxy_command: str = ""
+    proxy_key: str = ""
     leads_to: str = ""
     step: str = "connecting"
 
@@ -64,7 +69,7 @@ class Attempt:
 
 
 class JumpHostError(Exception):
-    """The ssh program did not get past a jump host or proxy command; `str()` is what that said."""
+    """A jump host or proxy command did not lead to the host; `str()` is what that said."""
 
 
 def key_text(algorithm: str, public_data: bytes) -> str:
@@ -95,7 +100,7 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
         return error
     host = attempt.host
     if isinstance(error, asyncssh.ConfigParseError):
-        return ConfigError(f"The ssh config cannot be read: {error}. Correct that line and try again.")
+        return config_error(str(error))
     if isinstance(error, asyncssh.HostKeyNotVerifiable):
         return _host_key(error, attempt)
     if isinstance(error, asyncssh.PermissionDenied):
@@ -142,16 +147,30 @@ def _unreachable(attempt: Attempt, cause: str, advice: str = "") -> UnreachableE
 
 
 def _jump_host(words: str, attempt: Attempt) -> HostError:
-    """What the ssh program tells of a jump host: only its last words."""
-    cause = f"{attempt.via}: {words}"
-    if not re.search(r"Permission denied \(|Host key verification failed|Too many authentication failures", words):
-        return _unreachable(replace(attempt, proxy=""), f"{attempt.via} said: {words}")
+    """What is told of the way to a host: only its last words."""
+    via = attempt.via or "its ProxyCommand"
+    if not proxy_wants_sign_in(words):
+        return _unreachable(replace(attempt, proxy=""), f"{via} said: {words}")
+    words = words.rstrip(".")
+    advice = "and sign in there"
+    if attempt.proxy_key:
+        words += f": {attempt.proxy_key}"
+        advice = "and accept the key there if it is the right one"
     return SignInError(
         attempt.host,
         f"{attempt.host} is reached through another host, and that failed ({words}). "
-        f"Run `{attempt.login}` in a terminal and sign in there.",
-        cause,
+        f"Run `{attempt.login}` in a terminal {advice}.",
+        f"{via}: {words}",
     )
+
+
+def proxy_wants_sign_in(words: str) -> bool:
+    """Whether an ssh on the way to a host ended because a person has to sign in there.
+
+    Args:
+        words: the last line that it said.
+    """
+    return bool(re.search(r"Permission denied \(|Host key verification failed|Too many authentication failures", words))
 
 
 def _os_error(error: OSError, attempt: Attempt) -> UnreachableError:

@@ -193,6 +193,14 @@ class TestALogin:
         assert "every kernel start" in only(diagnose(sshd_host), "login").text
         assert found.can_start
 
+    def test_whose_profile_has_to_be_left_out_is_a_note(self, sshd_host: Real) -> None:
+        sshd_host.write(".profile", "exec zsh -l\n")
+        found = diagnose(sshd_host, python=sshd_host.python)
+        login = only(found, "login")
+        assert login.state == "note"
+        assert "the login profile ends the shell before a command can run" in login.text
+        assert found.can_start
+
     def test_that_runs_nothing_is_a_problem(self, sshd_host: Real) -> None:
         sshd_host.account.set_shell("/usr/sbin/nologin")
         found = diagnose(sshd_host)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,9 @@ from door import Door, fingerprint, keygen, sign
 from recorder import eventually
 
 from albedo_provisioner.errors import ConfigError, SignInError, UnreachableError
+from albedo_provisioner.hosts.openssh import ProgramTransport
+from albedo_provisioner.hosts.ssh import SSHTransport
+from albedo_provisioner.hosts.transport import Transport
 
 
 @pytest.fixture
@@ -254,6 +258,46 @@ async def test_a_failing_jump_host_is_named_with_its_own_trouble(door: Door, wor
     message = await door.refusal(SignInError)
     assert message.startswith("gpu is reached through bastion, and that failed. The host key of bastion is not known")
     assert f"`ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`" in message
+
+
+@pytest.mark.parametrize("way", [SSHTransport, ProgramTransport])
+@pytest.mark.parametrize("setting", ["ProxyJump", "ProxyCommand"])
+async def test_an_unknown_key_on_the_way_is_told_with_its_fingerprint(
+    door: Door, workspace: Workspace, way: type[Transport], setting: str
+) -> None:
+    """H1: a person can accept it."""
+    door.way = way
+    door.host.server.restart(AllowTcpForwarding="yes")
+    key = f"ED25519 {fingerprint(door.host.server.root / 'host_key.pub')}"
+    command = {"ProxyJump": "bastion", "ProxyCommand": f"ssh -F {workspace.ssh_config} -W [%h]:%p bastion"}[setting]
+    door.write("bastion", UserKnownHostsFile=str(door.known))
+    door.write("gpu", **{setting: command})
+    message = await door.refusal(SignInError)
+    assert key in message
+    assert "not known" in message
+    assert "jupyter albedo login gpu` in a terminal and accept" in message
+    # Nobody takes another key for a new one.
+    keygen(workspace.home / "other")
+    other = (workspace.home / "other.pub").read_text()
+    door.known.write_text(f"[127.0.0.1]:{door.host.server.port} {other}")
+    message = await door.refusal(SignInError)
+    assert key in message
+    assert re.search("has changed|another key than before", message)
+    # The way is free, and it is the host's own key.
+    shutil.copy(door.host.server.known_hosts, door.known)
+    door.write("lab", UserKnownHostsFile="/no/such/file", **{setting: command})
+    message = await door.refusal(SignInError, "lab")
+    assert message.startswith(f"The host key of lab is not known: it offers {key}. Run `")
+
+
+@pytest.mark.parametrize("way", [SSHTransport, ProgramTransport])
+async def test_a_proxy_command_that_has_to_sign_in_says_so(door: Door, way: type[Transport]) -> None:
+    door.way = way
+    door.write("bastion", IdentityFile="/no/such/key", IdentitiesOnly="yes")
+    door.write(ProxyCommand=f"ssh -F {door.workspace.ssh_config} -W [%h]:%p bastion")
+    message = await door.refusal(SignInError)
+    assert "gpu is reached through another host, and that failed" in message
+    assert "Permission denied (publickey)" in message
 
 
 async def test_a_jump_host_that_forbids_forwarding_is_said(door: Door) -> None:

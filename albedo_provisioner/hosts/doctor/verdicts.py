@@ -82,7 +82,7 @@ def _login(host: str, examined: Examined) -> Finding:
     if examined.left_out:
         return note(
             "login",
-            f"the login profile {examined.left_out}, so it is left out, and with it what it sets (PATH, modules, conda)",
+            f"the login profile {examined.left_out}, so it is left out, with what it sets (PATH, modules, conda)",
             "Have the profile do that for logins at a terminal alone ([ -t 0 ]).",
             **facts,
         )
