@@ -25,7 +25,7 @@ from . import __version__, kernelspecs
 from .commands import doctor, hosts, kernels, link, login, mcp, memory, recover, stop
 from .commands.table import print_table
 from .errors import AlbedoError, KernelStartError, LocationError
-from .location import Location
+from .location import Location, place
 
 if TYPE_CHECKING:
     from .commands.choose import Choice
@@ -218,7 +218,7 @@ def _seconds(text: str) -> float:
 
 
 def _add(arguments: argparse.Namespace) -> int:
-    location = Location.parse(arguments.location).expanded()
+    location = place(arguments.location)
     display_name = arguments.display_name
     # Before the host is asked: what is wrong on this side can be said at once.
     if arguments.name is not None:

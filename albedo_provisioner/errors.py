@@ -67,6 +67,18 @@ class FolderError(HostError):
     state = "ready"
 
 
+class NoSuchFolderError(FolderError):
+    """There is no such folder on the host."""
+
+
+class NotAFolderError(FolderError):
+    """What is at that path on the host is no folder."""
+
+
+class NoPermissionError(FolderError):
+    """The account may not enter the folder, or not read it where that is needed."""
+
+
 class KernelStartError(HostError):
     """The kernel could not be started on a host that is otherwise fine (ipykernel missing, kernel died at once)."""
 

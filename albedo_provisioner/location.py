@@ -16,6 +16,7 @@ Two promises that callers lean on:
 from __future__ import annotations
 
 import ipaddress
+import os
 import os.path
 import posixpath
 import re
@@ -66,11 +67,13 @@ class Location:
         _check_text(str(self))  # again: "host:" has become "host:~", which must not pass the limit either
 
     @classmethod
-    def parse(cls, text: str) -> Location:
+    def parse(cls, text: str, base: str | None = None) -> Location:
         """Read a location as a person writes it.
 
         Args:
             text: see the module's head. Nothing is stripped: a folder's name may end with a space.
+            base: the absolute path that relative local ones are relative to: `.`, `..`, or with a `/` in it. (A bare
+                word is none, as it may be a host's name.) None refuses them.
 
         Raises:
             LocationError: it is none; the message says what is wrong and what a location looks like.
@@ -84,7 +87,13 @@ class Location:
         if text.startswith(("/", "~")):
             return cls(None, text)
         host, path = _split(text)
-        return cls(None, text) if host is None else cls(host, path)
+        if host is not None:
+            return cls(host, path)
+        if base is not None and not text.startswith(":"):
+            if text not in (".", "..") and "/" not in text:
+                raise _error(text, f"for the folder here write ./{text}, for a home on a host {text}:")
+            text = f"{base}/{text}"
+        return cls(None, text)
 
     def __str__(self) -> str:
         return self.path if self.host is None else f"{self.host}:{self.path}"
@@ -142,6 +151,19 @@ class Location:
         if not path.startswith("/"):
             raise _error(str(self), "this machine knows no such home directory")
         return Location(None, path)
+
+
+def place(text: str) -> Location:
+    """Read a location as a person types it on this machine: relative to the current directory, or with a `~`, too.
+
+    Raises:
+        LocationError: it is none.
+    """
+    try:
+        here: str | None = os.getcwd()
+    except OSError:  # it was removed
+        here = None
+    return Location.parse(text, here).expanded()
 
 
 def parse_host(text: str) -> str | None:

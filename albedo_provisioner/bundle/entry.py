@@ -5,6 +5,7 @@ Requests that want no kernel's keeper are answered here; the others go to `bridg
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import os
 import signal
@@ -33,6 +34,7 @@ def main(request: dict[str, Any]) -> None:
         "survey": survey,
         "gather": gather,
         "look": look,
+        "browse": browse,
         "run": run_once,
     }
     actions[request["do"]](request)
@@ -61,21 +63,38 @@ def fail(error: str, **details: Any) -> NoReturn:
 def folder(text: str) -> str:
     """Return the folder of a location as an absolute path on this host, or fail with the reason."""
     path = folder_path(text)
-    problem = problem_of_folder(path)
-    if problem is not None:
-        fail("folder", path=path, detail=problem)
+    must_be_usable(path)
     return path
+
+
+def must_be_usable(path: str | bytes, to_read: bool = False) -> None:
+    """Fail with the reason if a path is no folder that can be entered, and read if that is needed."""
+    error = error_of_folder(path, to_read)
+    if error is not None:
+        shown = path if isinstance(path, str) else path.decode("utf-8", "backslashreplace")
+        fail("folder", path=shown, detail=words_of(error), code=errno.errorcode.get(error.errno or 0))
 
 
 def problem_of_folder(path: str) -> str | None:
     """Return why a kernel could not run in a folder; None when it can."""
+    error = error_of_folder(path)
+    return None if error is None else words_of(error)
+
+
+def error_of_folder(path: str | bytes, to_read: bool = False) -> OSError | None:
+    """Return why a path is no folder that can be entered, and read if that is needed; None when it is one."""
     try:
-        os.listdir(path) if os.access(path, os.R_OK) else os.stat(path)
-        if not os.path.isdir(path):
-            return "not a folder"
+        os.listdir(path) if to_read or os.access(path, os.R_OK) else os.stat(path)
     except OSError as error:
-        return (error.strerror or str(error)).lower()
-    return None if os.access(path, os.X_OK) else "permission denied"
+        return error
+    if not os.path.isdir(path):
+        return NotADirectoryError(errno.ENOTDIR, "not a folder")
+    return None if os.access(path, os.X_OK) else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def words_of(error: OSError) -> str:
+    """Return an error in the system's words."""
+    return (error.strerror or str(error)).lower()
 
 
 def must_be_here(request: dict[str, Any]) -> None:
@@ -173,6 +192,13 @@ def look(request: dict[str, Any]) -> None:
     from .gather import look as look_at
 
     report(looked=look_at(map(folder_path, request["folders"])))
+
+
+def browse(request: dict[str, Any]) -> None:
+    """Answer what is in a folder of this host, or what repository it is in."""
+    from . import browsing
+
+    browsing.browse(request)
 
 
 def list_kernels(_: dict[str, Any]) -> None:

@@ -75,7 +75,13 @@ async def _check(location: Location, python: str | None, needs: Sequence[str]) -
 
 
 class Parcel(Protocol):
-    """Something that goes with a request, once the host asks for it."""
+    """Something that goes with a request, once the host asks for it, or that comes in pieces before the answer.
+
+    Attributes:
+        step: what is going on meanwhile, for `Activity`.
+    """
+
+    step: str
 
     def heard(self, visit: Visit, report: dict[str, Any]) -> bool:
         """Take what the host says on the way to its answer; False for what is the answer."""
@@ -132,7 +138,7 @@ async def ask(
     try:
         async with limit:
             await visit.open()
-            activity.enter(visit.host, visit, "asking" if parcel is None else "staging")
+            activity.enter(visit.host, visit, "asking" if parcel is None else parcel.step)
             limit.reschedule(asyncio.get_running_loop().time() + ANSWER_TIMEOUT)
             report = await answer
         if report.get("error") == "elsewhere":

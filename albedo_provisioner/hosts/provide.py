@@ -177,6 +177,8 @@ async def _send(
 class _Wheels:
     """The contents of wheels on their way; a `Parcel`."""
 
+    step = "staging"
+
     def __init__(self, contents: list[bytes], size: int, tell: Callable[[Progress], None]) -> None:
         self._pieces = (
             memoryview(content)[start : start + _PIECE]

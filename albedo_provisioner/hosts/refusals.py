@@ -15,6 +15,9 @@ from ..errors import (
     KernelExistsError,
     KernelGoneError,
     KernelStartError,
+    NoPermissionError,
+    NoSuchFolderError,
+    NotAFolderError,
     PackagesMissingError,
     StagingError,
     UnreachableError,
@@ -22,6 +25,13 @@ from ..errors import (
 )
 from .ssh_config import ssh_command
 from .transport import Exit
+
+_FOLDER_ERRORS: dict[str, type[FolderError]] = {
+    "ENOENT": NoSuchFolderError,
+    "ENOTDIR": NotAFolderError,
+    "EACCES": NoPermissionError,
+    "EPERM": NoPermissionError,
+}
 
 
 def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoError:
@@ -33,7 +43,8 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     if kind == "staging":
         return StagingError(host, f"Our files could not be put on {host}: {report['path']}: {detail}.", detail)
     if kind == "folder":
-        return FolderError(host, f"The folder {report['path']} on {host} cannot be used: {detail}.", detail)
+        error = _FOLDER_ERRORS.get(str(report.get("code")), FolderError)
+        return error(host, f"The folder {report['path']} on {host} cannot be used: {detail}.", detail)
     if kind == "packages":
         return lacks_packages(host, report)
     if kind == "spawn":

@@ -14,6 +14,8 @@ from .results import ERROR, OK, TIMEOUT, KernelReport, Result
 class _Listener:
     """Takes the output on the way to the answer; see `Parcel`."""
 
+    step = "staging"
+
     def __init__(self, outputs: Outputs) -> None:
         self._outputs = outputs
 

@@ -21,9 +21,11 @@ from leaks import settled
 from albedo_provisioner.errors import (
     AlbedoError,
     ConfigError,
-    FolderError,
     KernelStartError,
     LocationError,
+    NoPermissionError,
+    NoSuchFolderError,
+    NotAFolderError,
     PackagesMissingError,
     SignInError,
     StagingError,
@@ -203,14 +205,16 @@ class TestTheFolder:
         folder = any_host.home / "no such folder"
         name = any_host.alias or "this machine"
         await refusal(
-            any_host.location("no such folder"), FolderError, name, str(folder), "no such file", host=any_host
+            any_host.location("no such folder"), NoSuchFolderError, name, str(folder), "no such file", host=any_host
         )
 
     async def test_is_a_file(self, remote_host: Host) -> None:
         """K7."""
         path = remote_host.write("file", "")
         name = str(remote_host.alias)
-        await refusal(remote_host.location("file"), FolderError, name, str(path), "not a directory", host=remote_host)
+        await refusal(
+            remote_host.location("file"), NotAFolderError, name, str(path), "not a directory", host=remote_host
+        )
 
     @pytest.mark.parametrize("mode", [0o000, 0o400, 0o600])
     async def test_may_not_be_entered(self, sshd_host: Real, mode: int) -> None:
@@ -218,7 +222,9 @@ class TestTheFolder:
         folder = sshd_host.make_folder("closed")
         folder.chmod(mode)
         name = str(sshd_host.alias)
-        await refusal(sshd_host.location("closed"), FolderError, name, str(folder), "permission denied", host=sshd_host)
+        await refusal(
+            sshd_host.location("closed"), NoPermissionError, name, str(folder), "permission denied", host=sshd_host
+        )
 
     async def test_may_be_entered_and_not_read(self, sshd_host: Real) -> None:
         """K7: that is enough."""
@@ -327,7 +333,7 @@ class TestTheKernelspec:
 async def test_after_a_refusal_the_same_manager_can_start_once_the_cause_is_gone(remote_host: Host) -> None:
     """K7."""
     manager = AsyncKernelManager(kernel_name=add_kernelspec(remote_host.location("later")))
-    with pytest.raises(FolderError):
+    with pytest.raises(NoSuchFolderError):
         await manager.start_kernel()
     remote_host.make_folder("later")
     await manager.start_kernel()

@@ -187,3 +187,22 @@ def test_a_local_home_is_expanded_by_this_machine(monkeypatch: pytest.MonkeyPatc
     assert Location.parse("~root").expanded() == Location(None, os.path.expanduser("~root"))
     with pytest.raises(LocationError, match="no such home"):
         Location.parse("~no-such-account/x").expanded()
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [(".", "/base"), ("..", "/"), ("./x", "/base/x"), ("../x/", "/x"), ("a/b", "/base/a/b"), ("a/b:c", "/base/a/b:c")],
+)
+def test_relative_paths_are_taken_where_there_is_something_to_be_relative_to(text: str, path: str) -> None:
+    assert Location.parse(text, "/base") == Location(None, path)
+    with pytest.raises(LocationError, match="must be absolute"):
+        Location.parse(text)
+
+
+def test_a_bare_word_is_no_path_as_it_may_be_a_host() -> None:
+    with pytest.raises(LocationError, match=r"write \./gpu, for a home on a host gpu:"):
+        Location.parse("gpu", "/base")
+    for text in ("", ":", ":/x", "-x/y", "ssh://gpu/x", "x\n/y"):
+        with pytest.raises(LocationError):
+            Location.parse(text, "/base")
+    assert Location.parse("gpu:~", "/base") == Location("gpu", "~")

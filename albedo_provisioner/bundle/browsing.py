@@ -1,0 +1,239 @@
+"""What people want to know of a folder before they work in it: what is in it, its repository, what it is made of.
+
+Facts alone are gathered here; what they mean is made out on the client's side, for local and remote folders alike.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import time
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+from . import folders, git
+from .commands import run_all
+from .entry import must_be_usable, report
+from .folders import text
+
+COMMANDS = 10.0
+"""Seconds that the programs that are asked have, all together."""
+
+MOST_FILES = 50_000
+"""Files that a preview looks at, at most."""
+
+WALK = 5.0
+"""Seconds that looking at a preview's files may take."""
+
+_MOST_CHANGED = 10_000
+"""Changed files whose times are looked at, at most."""
+
+# A report has at most 1 MiB, and base64 makes 4 bytes of 3.
+_PIECE = 512 << 10
+
+
+def browse(request: dict[str, Any]) -> None:
+    """Answer one question about the folder `cwd`, or one `below` it."""
+    folder = path_of(request["cwd"], request.get("below", ""))
+    must_be_usable(folder, to_read=request["want"] != "repo")
+    answer: dict[str, Any]
+    if request["want"] == "list":
+        entries, more = folders.entries(folder, request["files"], request["most"])
+        answer = {"entries": entries, "more": more}
+    else:
+        answer = {"repo": repository, "preview": preview}[request["want"]](folder, request["seconds"])
+    _send({"folder": text(folder), **answer})
+
+
+def path_of(location: str, below: str) -> bytes:
+    """Return the absolute path of a location's folder (it may begin with `~`), or of one below it."""
+    path = os.path.expanduser(location.encode("utf-8", "surrogateescape"))
+    return os.path.abspath(os.path.join(path, below.encode("utf-8", "surrogateescape")) if below else path)
+
+
+def _send(answer: dict[str, Any]) -> None:
+    data = zlib.compress(json.dumps(answer).encode())
+    pieces = [data[start : start + _PIECE] for start in range(0, len(data), _PIECE)]
+    for piece in pieces[:-1]:
+        report(piece=base64.b64encode(piece).decode())
+    report(browsed=base64.b64encode(pieces[-1]).decode())
+
+
+# Repositories
+
+
+def _find(folder: bytes) -> tuple[str | None, bytes]:
+    """Return what kind of repository a folder seems to be in, by what lies there, and its root."""
+    here = os.path.realpath(folder)
+    while True:
+        kind = folders.vcs_of(here)
+        if kind is not None or here == os.path.dirname(here):
+            return kind, here
+        here = os.path.dirname(here)
+
+
+def repository(folder: bytes, seconds: float) -> dict[str, Any]:
+    """Return the facts about the repository that a folder is in. What could not be found out is None.
+
+    Args:
+        folder: the folder.
+        seconds: what the programs that are asked have, at most `COMMANDS`.
+    """
+    kind, root = _find(folder)
+    until = time.monotonic() + min(COMMANDS, seconds)
+    if kind == "jj":
+        return _jj(root, until)
+    facts = _git(folder, until) if kind == "git" else None
+    return facts or {"kind": None, "touched": os.stat(folder).st_mtime_ns, "problems": []}
+
+
+def _git(folder: bytes, until: float) -> dict[str, Any] | None:
+    asking = git.Git(folder, until)
+    cannot = asking.switch_filters_off()
+    questions: dict[str, tuple[str, ...]] = {
+        "root": ("rev-parse", "--show-toplevel"),
+        "branch": ("symbolic-ref", "--quiet", "HEAD"),
+        "commit": ("log", "-1", "--format=%H %ct", "--no-show-signature"),
+    }
+    if not cannot:
+        questions["changed"] = git.STATUS
+    found = asking.ask(questions)
+    if git.is_no_repository(found["root"]):
+        return None  # what lies there only has the name
+    facts: dict[str, Any] = {"kind": "git", "root": None, "commit": None, "changed": None, "touched": None}
+    facts |= {"branch": None, "detached": None, "problems": [cannot] if cannot else []}
+    root = found["root"].output.removesuffix(b"\n") if found["root"].done else None
+    branch, commit, changed = found["branch"], found["commit"], found.get("changed")
+    unborn = branch.done and commit.status == 128 and "does not have any commits yet" in commit.words
+    expected = [*(["commit"] if unborn else []), *(["branch"] if branch.status == 1 else [])]
+    facts["problems"] += git.complaints(found, expected)
+    if root is not None:
+        facts["root"] = text(root)
+    if branch.done:
+        facts["branch"], facts["detached"] = text(branch.output.strip().removeprefix(b"refs/heads/")), False
+    elif branch.status == 1:
+        facts["detached"] = True
+    times = []
+    if commit.done:
+        digest, seconds = commit.output.split()
+        facts["commit"] = text(digest)
+        times.append(int(seconds) * 1_000_000_000)
+    if changed is not None and changed.done and root is not None:
+        paths = list(git.changes(changed.output))
+        facts["changed"] = len(paths)
+        times += _times(root, paths[:_MOST_CHANGED])
+        facts["touched"] = max(times, default=None)
+    return facts
+
+
+def _times(root: bytes, paths: list[bytes]) -> Iterator[int]:
+    for path in paths:
+        try:
+            yield os.lstat(os.path.join(root, path)).st_mtime_ns
+        except OSError:
+            continue  # it was deleted: that is the change
+
+
+def _jj(root: bytes, until: float) -> dict[str, Any]:
+    common = ("jj", "--ignore-working-copy", "--no-pager", "--color=never", "log", "--no-graph", "-r", "@", "-T")
+    template = 'change_id ++ " " ++ commit_id ++ " " ++ committer.timestamp().format("%s")'
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "JJ_"))}
+    found = run_all({"change": (*common, template)}, root, environment, until)["change"]
+    facts: dict[str, Any] = {"kind": "jj", "root": text(root), "changed": None, "problems": []}
+    if not found.done or found.output.count(b" ") != 2:
+        facts["problems"] = [f"jj log: {found.words or f'exit status {found.status}'}"]
+        return {**facts, "change": None, "commit": None, "touched": None}
+    change, commit, seconds = found.output.split()
+    return {**facts, "change": text(change), "commit": text(commit), "touched": int(seconds) * 1_000_000_000}
+
+
+# Previews
+
+
+def preview(folder: bytes, seconds: float) -> dict[str, Any]:
+    """Return the files below a folder with their sizes, and those of them that differ from the last commit.
+
+    In a repository git says which files there are. Elsewhere all are looked for, but not in hidden folders.
+
+    Args:
+        folder: the folder.
+        seconds: what the programs that are asked have, at most `COMMANDS`, and then going through files, at most
+            `WALK`.
+    """
+    problems: list[str] = []
+    if _find(folder)[0] is not None:
+        found = _by_git(folder, seconds, problems)
+        if found is not None:
+            return {**found, "problems": problems}
+    files, more = _walk(folder, time.monotonic() + min(WALK, seconds))
+    return {"files": files, "more": more, "changed": None, "problems": problems}
+
+
+def _by_git(folder: bytes, seconds: float, problems: list[str]) -> dict[str, Any] | None:
+    asking = git.Git(folder, time.monotonic() + min(COMMANDS, seconds))
+    cannot = asking.switch_filters_off()
+    questions: dict[str, tuple[str, ...]] = {
+        "root": ("rev-parse", "--show-toplevel"),
+        "list": (*git.LIST, *git.NOT_OWN),
+    }
+    if not cannot:
+        questions["changed"] = (*git.STATUS, "--", ".")
+    found = asking.ask(questions)
+    if git.is_no_repository(found["root"]):
+        return None
+    problems += [cannot] if cannot else []
+    problems += git.complaints(found)
+    listed = found["list"].output.split(b"\0") if found["list"].done else []
+    # One that is in conflict is listed several times; a repository in the repository ends with a slash.
+    paths = list(dict.fromkeys(path.rstrip(b"/") for path in listed if path))
+    if not paths:
+        return None  # refused, or all in here is ignored: then it is a folder like any other
+    files: list[tuple[str, str, int]] = []
+    until = time.monotonic() + min(WALK, seconds)
+    for path in paths[:MOST_FILES]:
+        if time.monotonic() > until:
+            break
+        files.append((text(path), *_kind_and_size(os.path.join(folder, path))))
+    changed = None
+    if found["root"].done and "changed" in found and found["changed"].done:
+        inside = os.path.relpath(os.path.realpath(folder), found["root"].output.removesuffix(b"\n"))
+        prefix = b"" if inside == b"." else inside + b"/"
+        changed = [text(path.removeprefix(prefix)) for path in git.changes(found["changed"].output)][:MOST_FILES]
+    return {"files": files, "more": len(files) < len(paths), "changed": changed}
+
+
+def _walk(folder: bytes, until: float) -> tuple[list[tuple[str, str, int]], bool]:
+    """Return what is below a folder, the upper levels first, and whether that is not all."""
+    found: list[tuple[str, str, int]] = []
+    waiting = [b""]
+    for inside in waiting:
+        try:
+            with os.scandir(os.path.join(folder, inside)) as entries:
+                names = []
+                for entry in entries:
+                    names.append(entry.name)
+                    if len(names) > MOST_FILES:
+                        break
+        except OSError:
+            continue  # it is there, and what is in it is not known
+        for name in sorted(names):
+            if len(found) == MOST_FILES or time.monotonic() > until:
+                return found, True
+            path = os.path.join(inside, name)
+            kind, size = _kind_and_size(os.path.join(folder, path))
+            found.append((text(path), kind, size))
+            if kind == "folder" and not name.startswith(b"."):
+                waiting.append(path)
+    return found, False
+
+
+def _kind_and_size(path: bytes) -> tuple[str, int]:
+    """Return what something is, links not followed, and a file's size. What is not there is "gone"."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return "gone", 0
+    kind = folders.kind_of(status.st_mode)
+    return kind, status.st_size if kind == "file" else 0
