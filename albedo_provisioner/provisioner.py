@@ -27,6 +27,7 @@ from .kernels.relay import relay_at
 from .kernels.remote import RemoteKernel
 from .kernels.request import KernelRequest
 from .location import Location
+from .workspace.serving import serve_memory
 
 if TYPE_CHECKING:
     from .hosts.provide import Progress
@@ -227,7 +228,9 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     async def _start(self, request: KernelRequest) -> RemoteKernel:
         front = self._front()
-        return await RemoteKernel.start(request, front, self._told, self.kernel_id or None, self._told_progress)
+        kernel = await RemoteKernel.start(request, front, self._told, self.kernel_id or None, self._told_progress)
+        serve_memory(kernel)
+        return kernel
 
     async def _find_again(self, request: KernelRequest) -> RemoteKernel | None:
         """Take up the notebook's kernel of an earlier server that was killed, if there is one that lives."""
@@ -246,6 +249,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             except BaseException:
                 records.give_back(record)  # so that the next attempt finds it again
                 raise
+            serve_memory(kernel)
             self.log.info("Notebook %s goes on with its kernel %s", request.notebook, record.kernel_id)
             kernel.say_at_next_cell(
                 f"[albedo] This notebook goes on with the kernel that ran for it on {kernel.host} since "
@@ -461,7 +465,9 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._request = request
 
         async def attach() -> RemoteKernel:
-            return await RemoteKernel.attach(request, self._front(), kernel_id)
+            kernel = await RemoteKernel.attach(request, self._front(), kernel_id)
+            serve_memory(kernel)
+            return kernel
 
         self._kernel = await io_thread.run(attach())
         await self._connect()

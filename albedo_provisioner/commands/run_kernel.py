@@ -30,6 +30,7 @@ from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
 from ..kernelspecs import Kernelspec, find_ours
 from ..provisioner import FINISH_TIMEOUT, SIGNAL_TIMEOUT, AlbedoProvisioner
+from ..workspace.serving import serve_memory
 
 log = logging.getLogger("albedo_provisioner.kernels")
 
@@ -136,6 +137,7 @@ class KernelProcess:
             if starting.cancelled():
                 return self._code
             self._kernel = kernel = starting.result()
+            serve_memory(kernel)
             ended = asyncio.ensure_future(kernel.wait())
             await asyncio.wait([ended, end], return_when=asyncio.FIRST_COMPLETED)
             if not ended.done():

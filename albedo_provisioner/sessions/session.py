@@ -16,10 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AlbedoError, KernelGoneError, KernelStartError, LinkAwayError
+from ..kernels.calls import Handler
 from ..kernels.console import Execution
 from ..kernels.endings import in_background
 from ..kernels.remote import RemoteKernel
 from ..location import Location
+from ..workspace.serving import KIND as MEMORY
+from ..workspace.serving import memory_of
 from ..workspace.workspace import Workspace
 from .outputs import Limits, Outputs
 from .past import result_of
@@ -75,7 +78,8 @@ class SessionCore:
         self._registry = registry
         self._turn = asyncio.Lock()  # cells, and whatever begins or ends kernels, one after the other
         self._calls: dict[str, asyncio.Task[Result]] = {}  # those that have not returned yet, by their cells' ids
-        self._held = SessionKernel(record, self._put, self._heard_late, self._salvage)
+        handlers: dict[str, Handler] = {MEMORY: memory_of(lambda: record.location, registry.home)}
+        self._held = SessionKernel(record, self._put, self._heard_late, self._salvage, handlers)
         self._running: Execution | None = None
         self._outlived: Execution | None = None  # a cell that outlived its call
         self._since = 0.0
@@ -494,17 +498,29 @@ class SessionCore:
         if record is None or record.session_id != self.record.session_id:
             raise KeyError(f"The session {self.record.session_id} has no cell {cell_id} on record.")
         if record.result is None:
-            result = await result_of(record, self.record, self._registry.records.outputs)
-            self._registry.records.finish(cell_id, result.to_dict())
-            return result
+            await self._serve_cell(record)
+            return await self._find_out(record)
         return Result.from_dict(record.result, str(self._registry.records.outputs))
+
+    async def _serve_cell(self, record: CellRecord) -> None:
+        """Take up the kernel that a cell of an earlier process runs on: its code may wait for what we answer."""
+        if self._held.kernel is not None or record.kernel_id != self.record.kernel_id:
+            return
+        async with self._turn:
+            await self._held.take_up(wait_for_sign_in=False)
+
+    async def _find_out(self, record: CellRecord) -> Result:
+        """Return what came of a cell of an earlier process, and put it on record."""
+        result = await result_of(record, self.record, self._registry.records.outputs)
+        self._registry.records.finish(record.cell_id, result.to_dict())
+        return result
 
     async def _salvage(self, kernel_id: str) -> None:
         """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more."""
         for record in self.cells():
             if record.kernel_id == kernel_id and record.result is None and record.cell_id not in self._calls:
                 try:
-                    await self.cell(record.cell_id)
+                    await self._find_out(record)
                 except AlbedoError as error:
                     log.info("%s: %s: %s", self.record.session_id, record.cell_id, error)
 

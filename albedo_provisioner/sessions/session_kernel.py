@@ -9,11 +9,12 @@ import asyncio
 import dataclasses
 import logging
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from ..errors import AlbedoError, KernelGoneError, LinkAwayError, SignInError
 from ..hosts.reachability import Reachability
+from ..kernels.calls import Handler
 from ..kernels.console import Console, Heard
 from ..kernels.endings import end_by_record, end_on_host, in_background
 from ..kernels.records import KernelRecords
@@ -39,6 +40,7 @@ class SessionKernel:
         put: called when it has changed.
         late: told what comes for cells that have finished.
         salvage: awaited with the id of a kernel that has ended, before what its keeper knows is given up.
+        handlers: what answers the calls of its code, by their kinds.
 
     Attributes:
         kernel: the kernel, dead or alive; None when there is none.
@@ -54,6 +56,7 @@ class SessionKernel:
         put: Callable[[], None],
         late: Heard,
         salvage: Callable[[str], Awaitable[None]],
+        handlers: Mapping[str, Handler],
     ) -> None:
         self.kernel: RemoteKernel | None = None
         self.console: Console | None = None
@@ -64,6 +67,7 @@ class SessionKernel:
         self._put = put
         self._late = late
         self._salvage = salvage
+        self._handlers = handlers
 
     @property
     def alive(self) -> bool:
@@ -143,6 +147,8 @@ class SessionKernel:
 
     def _register(self, kernel: RemoteKernel) -> None:
         self.kernel = kernel
+        for kind, handler in self._handlers.items():
+            kernel.serve(kind, handler, self._record.session_id)
         self._record.kernel_id = kernel.kernel_id
         self._record.location = dataclasses.replace(self._record.location, path=kernel.folder)
         self._put()

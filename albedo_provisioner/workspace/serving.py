@@ -4,14 +4,39 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..errors import AlbedoError
+from ..kernels.calls import Call, Handler
+from ..kernels.remote import RemoteKernel
 from ..location import Location
 from .asking import in_thread
 from .memory import LIMIT, SEARCH_LIMIT, WorkspaceMemory
 
+KIND = "memory"
+"""What kind of calls these are."""
+
 log = logging.getLogger("albedo_provisioner.workspace")
+
+
+def serve_memory(kernel: RemoteKernel) -> None:
+    """Answer what a kernel's code asks of memory, from now on; it is that of the kernel's folder."""
+    kernel.serve(KIND, memory_of(lambda: Location(kernel.request.location.host, kernel.folder)))
+
+
+def memory_of(where: Callable[[], Location], home: str | os.PathLike[str] | None = None) -> Handler:
+    """Return what answers calls to memory.
+
+    Args:
+        where: returns the kernel's folder.
+        home: see `albedo_home`.
+    """
+
+    async def done(call: Call) -> tuple[dict[str, Any], Sequence[bytes]]:
+        return await answer(where(), call.id, call.arguments, home), ()
+
+    return done
 
 
 async def answer(
