@@ -51,6 +51,7 @@ examples:
   jupyter albedo add gpu:~/proj --kernel ir
   jupyter albedo add ann@gpu:/srv/data --python '~/venv/bin/python' --name data
   jupyter albedo add gpu:~/proj --env OMP_NUM_THREADS=8 --grace 3600
+  jupyter albedo add --join 5188722c           (a kernel that runs already, as `jupyter albedo kernels` lists it)
 """
 
 
@@ -101,7 +102,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
                 parser.error(str(error))
     if unknown:
         parser.error(f"unrecognized arguments: {shlex.join(unknown)}")
-    if getattr(arguments, "location", "") is None:
+    if getattr(arguments, "join", None) is not None and arguments.location is not None:
+        parser.error("--join opens a kernel where it runs: without a location")
+    if getattr(arguments, "location", "") is None and arguments.join is None:
         parser.error("which location? For example: jupyter albedo add gpu:~/proj")
     if arguments.run is _add and arguments.kernel is not None and not arguments.check:
         parser.error("--kernel takes the kernel's language and name from the host, so not with --no-check")
@@ -140,6 +143,11 @@ def _parser() -> argparse.ArgumentParser:
         "--kernel",
         metavar="NAME",
         help="a kernelspec of the host, such as ir for R: its name, or the path of its directory there",
+    )
+    add.add_argument(
+        "--join",
+        metavar="ID",
+        help="in place of a location: open the kernel that runs already with this id (or its beginning)",
     )
     add.add_argument(
         "--env",
@@ -218,6 +226,10 @@ def _seconds(text: str) -> float:
 
 
 def _add(arguments: argparse.Namespace) -> int:
+    if arguments.join is not None:
+        from .commands import join
+
+        return join.run(arguments)
     location = place(arguments.location)
     display_name = arguments.display_name
     # Before the host is asked: what is wrong on this side can be said at once.

@@ -47,6 +47,7 @@ class Settings:
         grace: seconds for which the kernel stays when nobody is linked to it. None: the provisioner's default.
         provide: whether a host whose interpreter has no ipykernel is given one.
         kernel: a kernelspec of the host, its name or its directory's path. None: the Python kernel of `python`.
+        join: the id of a kernel that runs there already, to open it instead of starting one; None to start one.
 
     Raises:
         ConfigError: (on construction) a setting is malformed.
@@ -58,6 +59,7 @@ class Settings:
     grace: float | None = None
     provide: bool = True
     kernel: str | None = None
+    join: str | None = None
 
     def __post_init__(self) -> None:
         if self.python is not None and (
@@ -81,6 +83,8 @@ class Settings:
             config["python"] = self.python
         if self.kernel is not None:
             config["kernel"] = self.kernel
+        if self.join is not None:
+            config["join"] = self.join
         if self.env:
             config["env"] = dict(self.env)
         if self.grace is not None:
@@ -297,8 +301,8 @@ def _choose_name(settings: Settings, name: str | None, replace: bool) -> str:
     taken: dict[str, str | None] = {"python3": None}
     for other, _, document in _all():
         config = _our_config(document)
-        taken.setdefault(other, None if config is None else _purpose(config.get("location", ""), config.get("kernel")))
-    purpose = _purpose(settings.location, settings.kernel)
+        taken.setdefault(other, None if config is None else _purpose(config))
+    purpose = _purpose(settings.config())
     if name is not None:
         check_name(name)
         name = name.lower()  # Jupyter looks names up in lower case
@@ -313,7 +317,7 @@ def _choose_name(settings: Settings, name: str | None, replace: bool) -> str:
                 f"The kernelspec {name} is for {taken[name]}; replace it with --replace, or choose another --name."
             )
         return name
-    base = default_name(settings.location, settings.kernel)
+    base = f"albedo-join-{settings.join[:8]}" if settings.join else default_name(settings.location, settings.kernel)
     for number in range(1, len(taken) + 2):
         candidate = base if number == 1 else f"{base}-{number}"
         if candidate not in taken or taken[candidate] == purpose:
@@ -323,8 +327,11 @@ def _choose_name(settings: Settings, name: str | None, replace: bool) -> str:
     raise AssertionError("more candidates than names that are taken")
 
 
-def _purpose(location: object, kernel: object) -> str:
-    return f"{location} (kernel {kernel})" if kernel else str(location)
+def _purpose(config: Mapping[str, Any]) -> str:
+    location, kernel, running = (config.get(name) for name in ("location", "kernel", "join"))
+    if running:
+        return f"the running kernel {running}"
+    return f"{location} (kernel {kernel})" if kernel else str(location or "")
 
 
 def _put_logos(directory: Path, logos: Mapping[str, bytes]) -> None:

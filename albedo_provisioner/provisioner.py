@@ -12,7 +12,7 @@ import posixpath
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import traitlets
 from jupyter_client.connect import KernelConnectionInfo
@@ -22,6 +22,7 @@ from .errors import AlbedoError, ConfigError, KernelGoneError, LinkAwayError
 from .hosts import io_thread
 from .kernels.endpoints import Endpoints
 from .kernels.front import FrontMaker
+from .kernels.joining import known_kernel, request_of
 from .kernels.records import KernelRecords
 from .kernels.relay import relay_at
 from .kernels.remote import RemoteKernel
@@ -95,6 +96,12 @@ class AlbedoProvisioner(KernelProvisionerBase):
         min=1,
         allow_none=True,
         help="Bytes that the kept cells may have altogether. Default: 33554432, 32 MiB.",
+    ).tag(config=True)
+    join = traitlets.Unicode(
+        None,
+        allow_none=True,
+        help="The id of a kernel at `location` that runs already, to open it instead of starting one. It is another's: "
+        "it stays when the notebook is closed, and is not restarted from here.",
     ).tag(config=True)
     provide = traitlets.Bool(
         True,
@@ -202,7 +209,9 @@ class AlbedoProvisioner(KernelProvisionerBase):
         """
         assert self._request is not None
         kernel = self._kernel
-        if kernel is not None:
+        if self.join:
+            self._kernel = kernel = await io_thread.run(self._open_running(self.join, self._request.location))
+        elif kernel is not None:
             await io_thread.run(kernel.relaunch(self._request))
         elif self.reattach and self._request.notebook:
             self._kernel = kernel = await io_thread.run(self._find_again(self._request))
@@ -230,6 +239,29 @@ class AlbedoProvisioner(KernelProvisionerBase):
         front = self._front()
         kernel = await RemoteKernel.start(request, front, self._told, self.kernel_id or None, self._told_progress)
         serve_memory(kernel)
+        return kernel
+
+    async def _open_running(self, kernel_id: str, location: Location) -> RemoteKernel:
+        """Become one more client of a kernel that runs already.
+
+        Raises:
+            KernelGoneError: it has ended.
+            AlbedoError: its host cannot be reached.
+        """
+        kernel = self._kernel
+        if kernel is not None:  # this is a restart
+            if kernel.poll() is not None:
+                raise KernelGoneError(f"The kernel that this notebook has opened was another's: {kernel.cause}")
+            await kernel.tell_user(f"[albedo] {_not_ours(kernel)}")
+            return kernel
+        found = known_kernel(kernel_id, location, self.python)
+        request = await request_of(found)
+        kernel = await RemoteKernel.attach(request, self._front(), kernel_id, self._told, guest=True)
+        serve_memory(kernel)
+        kernel.say_at_next_cell(
+            f"[albedo] This notebook has opened the kernel {kernel_id[:8]} that runs on {kernel.host} already: its "
+            "variables are there, and it stays when the notebook is closed."
+        )
         return kernel
 
     async def _find_again(self, request: KernelRequest) -> RemoteKernel | None:
@@ -261,7 +293,8 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     def _front(self) -> FrontMaker:
         policy = str(getattr(self.parent, "transport_encryption", "disabled"))
-        return relay_at(Endpoints(None if self.endpoints == "auto" else self.endpoints, encrypt=policy == "required"))
+        endpoints = Endpoints(None if self.endpoints == "auto" else self.endpoints, encrypt=policy == "required")
+        return relay_at(endpoints, guests=bool(self.join))
 
     async def _connect(self) -> KernelConnectionInfo:
         assert self._kernel is not None
@@ -298,10 +331,13 @@ class AlbedoProvisioner(KernelProvisionerBase):
         """
         if self._kernel is None or self._kernel.poll() is not None or signum == 0:
             return
+        shutting_down = getattr(self.parent, "shutting_down", False)
+        if self._kernel.guest and shutting_down:
+            return  # managers interrupt before they end or restart a kernel, neither of which is done to this one
         if self.on_server_exit == "keep" and _server_is_stopping():
             # The first thing that a stopping server does to a kernel is to interrupt it.
             await self._keep()
-        elif self._kernel.away is not None and getattr(self.parent, "shutting_down", False):
+        elif self._kernel.away is not None and shutting_down:
             # Managers interrupt before they end or restart a kernel. Coming later, by itself, to a kernel whose restart
             # was refused, that would break off a cell that nobody wanted to break off.
             return
@@ -329,7 +365,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     async def _stop(self, term_grace: float) -> None:
         kernel = self._kernel
-        if kernel is None:
+        if kernel is None or kernel.guest:
             return
         timeout = term_grace + SIGNAL_TIMEOUT
         if kernel.away is not None:
@@ -344,13 +380,19 @@ class AlbedoProvisioner(KernelProvisionerBase):
             pass  # the host was restarted, or somebody ended the keeper: there is nothing to stop
 
     async def shutdown_requested(self, restart: bool = False) -> None:
-        """Note that the kernel's end is wanted, so that no cell is told that it died.
+        """Note that the kernel's end is wanted, so that no cell is told that it died. Of another's, let go.
 
         Raises:
             LinkAwayError: a restart is asked for and the host is out of reach. The kernel stays as it is.
+            AlbedoError: a restart is asked for of a kernel that is another's.
         """
         kernel = self._kernel
         if kernel is None:
+            return
+        if kernel.guest:
+            if restart:
+                await self._refuse_restart(kernel, AlbedoError(_not_ours(kernel)))
+            await self._keep()
             return
         if restart and kernel.away is not None:
             if await io_thread.run(kernel.reachable_within(RESTART_PATIENCE)):
@@ -361,10 +403,13 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 f"{kernel.host} is out of reach ({kernel.away}), so the kernel cannot be restarted now. It stays; "
                 "try again when the host is back."
             )
-            await io_thread.run(kernel.tell_user(f"[albedo] {refusal}"))
-            asyncio.get_running_loop().call_soon(self._take_restart_back)
-            raise LinkAwayError(refusal)
+            await self._refuse_restart(kernel, LinkAwayError(refusal))
         kernel.expect_end()
+
+    async def _refuse_restart(self, kernel: RemoteKernel, error: AlbedoError) -> NoReturn:
+        await io_thread.run(kernel.tell_user(f"[albedo] {error}"))
+        asyncio.get_running_loop().call_soon(self._take_restart_back)
+        raise error
 
     def _take_restart_back(self) -> None:
         """Have the manager be as before a restart that was refused.
@@ -448,7 +493,11 @@ class AlbedoProvisioner(KernelProvisionerBase):
             connection = dict(info["connection_info"])
             connection["key"] = request.key.decode()
             info["connection_info"] = connection
-            info["albedo"] = {"kernel_id": self._kernel.kernel_id, "request": request.to_dict()}
+            info["albedo"] = {
+                "kernel_id": self._kernel.kernel_id,
+                "request": request.to_dict(),
+                "guest": self._kernel.guest,
+            }
         return info
 
     async def load_provisioner_info(self, provisioner_info: dict[str, Any]) -> None:
@@ -465,12 +514,19 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._request = request
 
         async def attach() -> RemoteKernel:
-            kernel = await RemoteKernel.attach(request, self._front(), kernel_id)
+            kernel = await RemoteKernel.attach(request, self._front(), kernel_id, guest=bool(known.get("guest")))
             serve_memory(kernel)
             return kernel
 
         self._kernel = await io_thread.run(attach())
         await self._connect()
+
+
+def _not_ours(kernel: RemoteKernel) -> str:
+    return (
+        f"The kernel {kernel.kernel_id[:8]} on {kernel.host} is another's, which this notebook has only opened: it is "
+        "not restarted from here."
+    )
 
 
 def _when(seconds: float) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import importlib.util
+import json
 import os
 import signal
 import sys
@@ -29,6 +30,7 @@ def main(request: dict[str, Any]) -> None:
         "attach": bridge.attach,
         "check": check,
         "list": list_kernels,
+        "describe": describe,
         "end": end,
         "stage": stage,
         "survey": survey,
@@ -225,6 +227,22 @@ def kernels() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def describe(request: dict[str, Any]) -> None:
+    """Answer what one more client of a kernel needs: the key that its messages are signed with, and where it runs."""
+    must_be_here(request)
+    path = rundir.path_of(request["kernel_id"])
+    record = rundir.read_record(path)
+    try:
+        with open(os.path.join(path, rundir.CONNECTION)) as file:
+            connection = json.load(file)
+    except FileNotFoundError:
+        record = None
+    if record is None:
+        fail("gone", boot_id=boot_id(), node=os.uname().nodename)
+    described = {name: connection.get(name) for name in ("key", "signature_scheme", "kernel_name")}
+    report(described={**described, "folder": record.get("folder"), "notebook": record.get("notebook")})
 
 
 def end(request: dict[str, Any]) -> None:

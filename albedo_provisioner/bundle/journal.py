@@ -127,6 +127,12 @@ class Journal:
         if self._size > self._most_bytes:
             self._trim()
 
+    def unanswered(self, message_id: str) -> None:
+        """Note that a cell has ended without a reply."""
+        cell = self._cells.get(message_id)
+        if cell is not None:
+            cell.state, cell.finished = "done", time.time()
+
     def list(self) -> list[dict[str, Any]]:
         """Return the cells' summaries, oldest first."""
         return [cell.summary() for cell in self._cells.values()]

@@ -20,8 +20,8 @@ import zmq
 from . import rundir
 from .callers import Callers
 from .client import Client
-from .early import Answer, EarlySignals
 from .heap import give_back
+from .interrupts import Answer, Interrupts
 from .journal import MOST_BYTES, MOST_CELLS, Journal, Message
 from .kernel import Kernel
 from .kernelspecs import UnknownKernelspecError
@@ -97,7 +97,7 @@ class Keeper:
         self._ladder: Ladder | None = None
         self._ladder_at = 0.0
         self._after_ladder: list[Callable[[Report], None]] = []
-        self._early = EarlySignals(self.kernel, self._do_signal)
+        self._interrupts = Interrupts(self.kernel, self._send_signal, self._unanswered)
         self._tended_at = time.monotonic()
         self._over_at: float | None = None
 
@@ -113,7 +113,7 @@ class Keeper:
             self.callers.serve(ready, now)
             self.clients.serve(ready, now)
             self.kernel.serve(ready, now)
-            self._early.serve(now)
+            self._interrupts.serve(now)
             if self._ladder is not None and now >= self._ladder_at:
                 self._climb(now)
             if now - self._tended_at >= _HOUSEKEEPING:
@@ -134,7 +134,7 @@ class Keeper:
     def _pause(self) -> int:
         """Milliseconds until something is due by the clock."""
         now = time.monotonic()
-        due = [self._tended_at + _HOUSEKEEPING, *self.clients.due, *self._early.due]
+        due = [self._tended_at + _HOUSEKEEPING, *self.clients.due, *self._interrupts.due]
         due += [at for at in (self._over_at, self.kernel.due(now)) if at is not None]
         if self._ladder is not None:
             due.append(self._ladder_at)
@@ -185,7 +185,7 @@ class Keeper:
     def _heard(self, channel: int, parts: list[Buffer]) -> None:
         if channel == IOPUB:
             self.journal.heard(channel, parts)
-            self._early.heard(parts)
+            self._interrupts.heard(parts)
             for client in self.clients:
                 client.pass_on(IOPUB, parts)
             return
@@ -300,22 +300,24 @@ class Keeper:
         kernel asked to interrupt by that one, on its control channel.
 
         With `cell`, the message id of an execute request, only while that one has no reply: what was meant for a cell
-        must not hit a later one because the link was away meanwhile. If that one has not come yet, it waits for it.
+        must not hit a later one because the link was away meanwhile. If that one has not begun yet, it waits for it
+        (see `interrupts.py`, also for `only`).
         """
         if self.kernel.exit is not None:
             return answer({"error": "the kernel has ended"})
         cell = request.get("cell")
-        asked = True if cell is None else self.kernel.is_asked(cell)
-        if self.kernel.state == "starting" and cell is None and request["signum"] == signal.SIGINT:
+        if cell is not None:
+            return self._interrupts.put(str(cell), request, answer)
+        if self.kernel.state == "starting" and request["signum"] == signal.SIGINT:
             # A kernel that does not listen yet runs nothing, and an interpreter on its way up would end by it.
             return answer({"skipped": "the kernel is only starting"})
-        if asked is None:
-            return self._early.put(str(cell), request, answer)
-        if not asked:
-            return answer({"skipped": "the cell that it was meant for had ended"})
+        return self._send_signal(request, answer)
+
+    def _send_signal(self, request: dict[str, Any], answer: Answer) -> None:
         if "message" in request:
             parts: list[bytes | memoryview] = [str(part).encode("latin-1") for part in request["message"]]
             self.kernel.ask(request["link"], CONTROL, parts)
+            self._interrupts.sent()
             return answer({})
         # It is our own child and not waited for yet, so the pid cannot have been given to another process.
         try:
@@ -325,7 +327,17 @@ class Keeper:
                 os.kill(self.kernel.pid, request["signum"])
         except OSError as error:
             return answer({"error": f"the signal could not be sent: {error.strerror}"})
+        if request["signum"] == signal.SIGINT:
+            self._interrupts.sent()
         return answer({})
+
+    def _unanswered(self, cell: str) -> None:
+        """The kernel is done with a cell and has not answered it: have nobody wait for that."""
+        self.kernel.answered(cell)
+        self.journal.unanswered(cell)
+        note = json.dumps({"note": "unanswered", "cell": cell}).encode()
+        for client in self.clients:
+            client.link.send(NOTE, [note])
 
     def _do_stop(self, request: dict[str, Any], answer: Answer) -> None:
         self._stop(

@@ -182,7 +182,7 @@ class Kernel:
             # It runs one cell after the other: of those that it has not answered it can have begun but this one.
             self._never_begun = dict.fromkeys(each for each in self.asked if each != begun)
         for message_id in list(self.asked):
-            self._note_answer(message_id)  # there will be none any more
+            self.answered(message_id)  # there will be none any more
         # Its last messages may still be on their way through zmq: what comes within a moment is waited for.
         self._drained_at = time.monotonic() + _DRAIN
         self._changed()
@@ -199,7 +199,7 @@ class Kernel:
             for parts in self._channels.receive(channel, most):
                 heard = True
                 if channel == SHELL:
-                    self._note_answer(str(json_part(parts, PARENT).get("msg_id")))
+                    self.answered(str(json_part(parts, PARENT).get("msg_id")))
                 self._heard(channel, parts)
         if heard:
             self.active = now
@@ -213,7 +213,8 @@ class Kernel:
         elif self.state == "running" and not self._ours and now - self._looked_at >= _LOOK:
             self._look(now)
 
-    def _note_answer(self, message_id: str) -> None:
+    def answered(self, message_id: str) -> None:
+        """Note that a request has its reply, or will have none."""
         if self.asked.pop(message_id, None) is not None:
             self._unsure = False  # kernels answer in order: this was asked after all that an earlier keeper passed on
         self._answered[message_id] = None

@@ -79,6 +79,11 @@ def _request(name: str, addresses: GivenAddresses, arguments: Sequence[str]) -> 
         )
     kernel_spec = KernelSpec.from_resource_dir(str(spec.directory))
     provisioner = AlbedoProvisioner(kernel_spec=kernel_spec, **spec.config)
+    if provisioner.join:
+        raise ConfigError(
+            f"The kernelspec {name} opens a kernel that runs already, which only clients can that know kernel "
+            "provisioners, such as JupyterLab."
+        )
     notebook = addresses.notebook or os.environ.get("JPY_SESSION_NAME", "")
     # Of this process's environment nothing else is known to be meant for the kernel.
     given = {"JPY_SESSION_NAME": notebook.replace("$", "$$")} if notebook else {}

@@ -1,4 +1,4 @@
-"""Finding the kernel that a person means: by the beginning of its id, or by its notebook."""
+"""Finding the kernel that somebody means: by the beginning of its id, or by its notebook."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ def hand_out_the_rest() -> None:
         context.term()
 
 
-def relay_at(endpoints: Addresses, on_shutdown: Callable[[], None] = lambda: None) -> FrontMaker:
-    """Return what makes a relay with its sockets at `endpoints`; see `Relay` for `on_shutdown`."""
+def relay_at(endpoints: Addresses, on_shutdown: Callable[[], None] = lambda: None, guests: bool = False) -> FrontMaker:
+    """Return what makes a relay with its sockets at `endpoints`; see `Relay` for `on_shutdown` and `guests`."""
 
     def make(
         key: bytes, scheme: str, send: Send, reachable: Callable[[], bool], paused: Callable[[bool], None]
     ) -> Relay:
-        return Relay(endpoints, key, scheme, send, reachable, paused, on_shutdown)
+        return Relay(endpoints, key, scheme, send, reachable, paused, on_shutdown, guests)
 
     return make
 
@@ -66,6 +66,7 @@ class Relay:
         paused: called with True when messages for clients should wait because one of them reads too slowly, and with
             False when they may come again.
         on_shutdown: called when a client's request to end the kernel is held back here, as it cannot be reached.
+        guests: whether its clients may not end the kernel, as it is another's.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Relay:
         reachable: Callable[[], bool],
         paused: Callable[[bool], None],
         on_shutdown: Callable[[], None] = lambda: None,
+        guests: bool = False,
     ) -> None:
         self.alive = True
         """Whether heartbeats are answered."""
@@ -87,6 +89,7 @@ class Relay:
         self._send = send
         self._reachable = reachable
         self._on_shutdown = on_shutdown
+        self._guests = guests
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
@@ -133,12 +136,15 @@ class Relay:
             elif channel != IOPUB:  # what comes there is a subscription, which zmq looks after itself
                 if channel == SHELL:
                     self._note_request(parts)
-                elif channel == CONTROL and not (self.alive and self._reachable()) and _is_shutdown(parts):
+                elif channel == CONTROL and self._is_held_back(parts):
                     # Ending a kernel is seen to by its provisioner, exactly once. This one would come much later, to a
                     # kernel whose restart was refused, or to the one that takes a dead kernel's place.
                     self._on_shutdown()
                     continue
                 self._send(channel, parts)
+
+    def _is_held_back(self, parts: list[bytes]) -> bool:
+        return (self._guests or not (self.alive and self._reachable())) and _is_shutdown(parts)
 
     def _left_behind(self) -> None:
         self._told_of_it = set()

@@ -49,10 +49,17 @@ class RemoteKernel(WatchedKernel):
     """A kernel, our link to it, and what stands in front of it here. Used on the I/O thread's loop.
 
     Make one with `start` or `attach`.
+
+    Attributes:
+        guest: whether the kernel is another's: then it is never ended or started anew from here, and its record stays
+            as it is.
     """
 
-    def __init__(self, request: KernelRequest, kernel_id: str, make_front: FrontMaker, node: str = "") -> None:
+    def __init__(
+        self, request: KernelRequest, kernel_id: str, make_front: FrontMaker, node: str = "", guest: bool = False
+    ) -> None:
         super().__init__(request, kernel_id, node)
+        self.guest = guest
         self._finishing: asyncio.Task[dict[str, Any]] | None = None
         self._front = make_front(  # it outlives a link
             request.key,
@@ -106,23 +113,33 @@ class RemoteKernel(WatchedKernel):
         make_front: FrontMaker,
         kernel_id: str,
         on_step: Callable[[str], None] | None = None,
+        guest: bool = False,
     ) -> RemoteKernel:
         """Take up a kernel that runs already, with the key that it was started with.
+
+        Args:
+            request: what it was started with; of a guest's, what `kernels/joining.py` found out.
+            make_front: see `start`.
+            kernel_id: its id.
+            on_step: see `start`.
+            guest: see the class.
 
         Raises:
             KernelGoneError: there is none any more, or it has ended; its keeper, if there is one, stays.
             AlbedoError: the host cannot be reached, nor some seconds later.
         """
-        kernel = cls(request, kernel_id, make_front, KernelRecords().node(kernel_id))
+        kernel = cls(request, kernel_id, make_front, KernelRecords().node(kernel_id), guest)
         kernel.on_step = on_step
         try:
             await kernel._attach_patiently()
             if kernel.state == "exited":  # while nobody was linked to it; its keeper and its journal are still there
                 raise KernelGoneError(str(kernel.cause))
-            kernel._put_record()
+            if not guest:
+                kernel._put_record()
             await kernel._until_running()
         except KernelGoneError:
-            KernelRecords().remove(kernel_id)
+            if not guest:
+                KernelRecords().remove(kernel_id)
             await kernel.leave()
             raise
         except BaseException:
@@ -263,17 +280,26 @@ class RemoteKernel(WatchedKernel):
 
     # -- acting on it ----------------------------------------------------------------------------------------
 
-    async def signal(self, signum: int, timeout: float | None = None) -> None:
+    async def signal(self, signum: int, timeout: float | None = None, cell: str | None = None) -> bool:
         """Send a signal to the kernel's process group on its host.
 
         An interrupt is meant for the cell that runs now. While the host is out of reach it is not waited for: it goes
         out when the host is back, if that cell still runs then, and the cell is told.
 
+        Args:
+            signum: the signal.
+            timeout: seconds to wait for the host's confirmation.
+            cell: the id of one cell of ours that it is meant for, and for no other: where another client's runs first,
+                it waits for its own to begin. None for the cell of ours that runs now, or whatever runs if none does.
+
+        Returns:
+            whether it waits behind another client's cell.
+
         Raises:
             LinkAwayError: not confirmed in time because the host is out of reach; it stays meant for that cell.
             AlbedoError: it could not be sent.
         """
-        await self._act_on_cell(signum, timeout)
+        return await self._act_on_cell(signum, timeout, cell)
 
     async def interrupt_by(self, message: Sequence[Buffer], timeout: float | None = None) -> None:
         """Pass on a request to interrupt, on the control channel, as `signal` passes on an interrupt.
@@ -290,19 +316,22 @@ class RemoteKernel(WatchedKernel):
         else:
             self._link.send(channel, parts)
 
-    async def _act_on_cell(self, signum: int, timeout: float | None, **more: Any) -> None:
+    async def _act_on_cell(self, signum: int, timeout: float | None, only: str | None = None, **more: Any) -> bool:
         running = self._front.running if signum == signal.SIGINT else []
-        cell = running[0]["msg_id"] if running else None
+        if only is not None:
+            running = [header for header in running if header["msg_id"] == only]
+            more["only"] = True
+        cell = only or (running[0]["msg_id"] if running else None)
         call = self._link.call("signal", timeout, signum=int(signum), cell=cell, **more)
         if self._link.attached or signum != signal.SIGINT:
-            await call
-            return
+            return bool((await call).get("behind"))
         in_background(call)
         for header in running[:1]:
             self._front.tell(
                 header,
                 f"[albedo] {self.host} is out of reach ({self.away}): the interrupt is delivered when it is back.\n",
             )
+        return False
 
     async def never_begun(self, message_id: str, timeout: float) -> bool:
         """Say whether it is known of a request on shell that no kernel has begun to do it; none will any more.
@@ -318,8 +347,9 @@ class RemoteKernel(WatchedKernel):
         """End the kernel's whole process tree and return the report (see `bundle/ladder.py`); its keeper stays.
 
         Raises:
-            AlbedoError: the host could not be asked (in time).
+            AlbedoError: the host could not be asked (in time), or the kernel is another's.
         """
+        self._must_be_ours("ended")
         self.expect_end()
         answer = await self._link.call("stop", timeout, term_grace=term_grace)
         self._set_facts(answer["kernel"])
@@ -329,10 +359,11 @@ class RemoteKernel(WatchedKernel):
         """Start the kernel anew, once nothing of the old one is left; clients keep their connections.
 
         Raises:
-            AlbedoError: it could not be started.
+            AlbedoError: it could not be started, or is another's.
         """
         if self._replaced:
             raise KernelGoneError(str(self.cause))
+        self._must_be_ours("restarted")
         self.expect_end()
         self.request = request
         self._relaunching = True
@@ -388,7 +419,9 @@ class RemoteKernel(WatchedKernel):
         """
         self.expect_end()
         self._front.close()
-        if self._replaced:  # it is another's to end
+        if self.guest:
+            await self.leave()
+        if self.guest or self._replaced:  # it is another's to end
             return {"survivors": [], "foreign": []}
         if self._finishing is None:
             self._finishing = asyncio.get_running_loop().create_task(self._finish(term_grace))
@@ -412,6 +445,13 @@ class RemoteKernel(WatchedKernel):
         KernelRecords().remove(self.kernel_id)
         await self.leave()
         return dict(report)
+
+    def _must_be_ours(self, done: str) -> None:
+        if self.guest:
+            raise AlbedoError(
+                f"The kernel {self.kernel_id[:8]} on {self.host} belongs to whoever started it, and is not {done} from "
+                "here."
+            )
 
     async def leave(self) -> None:
         """Let go of the kernel without touching it."""

@@ -43,6 +43,8 @@ class WatchedKernel:
         self.cause: str | None = None
         """Why the kernel is dead, in words, once it is."""
         self.pid: int | None = None
+        self.started = 0.0
+        """When the kernel's process was started: seconds since the epoch by its host's clock."""
         self.responsive = True
         """Whether the kernel answers heartbeats; one that is stopped does not, and lives all the same."""
         self.folder = request.location.path
@@ -163,6 +165,11 @@ class WatchedKernel:
         note = json.loads(bytes(parts[0]))
         if note["note"] == "gap":
             self._tell_gap(note)
+        elif note["note"] == "unanswered":
+            self._front.give_up(
+                "The kernel was interrupted when it was about to answer, and did not; it lives and has its state.",
+                {note["cell"]},
+            )
         elif note["note"] == "exited":
             told = self._front.give_up(None if self._expected else f"{self.cause or 'The kernel ended.'}")
             if told:  # one that is still on its way must not be run by the next kernel, after all
@@ -244,6 +251,7 @@ class WatchedKernel:
             # Another client had it started anew. Ours should know why its variables are gone.
             self.say_at_next_cell(f"[albedo] {self.cause} A new one runs in its place, without the variables.")
         self.pid = kernel["pid"]
+        self.started = float(kernel.get("started") or 0.0)
         self.folder = kernel["folder"]
         exit_ = kernel.get("exit")
         if exit_:

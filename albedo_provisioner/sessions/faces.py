@@ -248,6 +248,31 @@ class AsyncSessions:
         core = await io_thread.run(_now(lambda: self._registry.open(where, owner, (), python, variables)))
         return AsyncSession(core)
 
+    async def join(
+        self,
+        kernel_id: str | None = None,
+        *,
+        notebook: str | os.PathLike[str] | None = None,
+        owner: str = "",
+    ) -> AsyncSession:
+        """Return a session with a kernel that runs already: that of a notebook which a person has open, or any other.
+
+        The session is one more client of it. It is never ended, restarted or evicted by the session, and does not count
+        among `max_kernels`: closing the session lets go of it, `reset` and `move` are refused, and code that takes no
+        notice of its interrupt is left running. When its owner restarts it the next result says `state_lost`.
+
+        Args:
+            kernel_id: the kernel's id or its beginning, as `jupyter albedo kernels` shows it.
+            notebook: or the path of its notebook on this machine. Its newest kernel is meant, and when that is gone the
+                one that it has then.
+            owner: whose the session is; see `open`.
+
+        Raises:
+            ConfigError: not one of the two is given.
+            AlbedoError: there is no such kernel, or its host cannot be asked.
+        """
+        return AsyncSession(await io_thread.run(self._registry.join(kernel_id, _file(notebook), owner)))
+
     async def resume(self, session_id: str) -> AsyncSession:
         """Return a session that another process had open, with its kernel if that lives.
 
@@ -426,6 +451,16 @@ class Sessions:
         """Return the owner's session at a location; see `AsyncSessions.open`."""
         return Session(_block(self._sessions.open(location, owner, python=python, env=env)))
 
+    def join(
+        self,
+        kernel_id: str | None = None,
+        *,
+        notebook: str | os.PathLike[str] | None = None,
+        owner: str = "",
+    ) -> Session:
+        """Return a session with a kernel that runs already, such as a notebook's; see `AsyncSessions.join`."""
+        return Session(_block(self._sessions.join(kernel_id, notebook=notebook, owner=owner)))
+
     def resume(self, session_id: str) -> Session:
         """Return a session that another process had open; see `AsyncSessions.resume`."""
         return Session(_block(self._sessions.resume(session_id)))
@@ -457,6 +492,10 @@ class Sessions:
 
 def _location(location: str | Location) -> Location:
     return (Location.parse(location) if isinstance(location, str) else location).expanded()
+
+
+def _file(path: str | os.PathLike[str] | None) -> str | None:
+    return None if path is None else os.path.abspath(path)
 
 
 def _block(work: Coroutine[Any, Any, T]) -> T:

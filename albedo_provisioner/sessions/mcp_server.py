@@ -62,6 +62,27 @@ def make_server(sessions: AsyncSessions, owner: str) -> MCPServer:
         return shown(result)
 
     @server.tool(structured_output=False)
+    async def execute_in_notebook(
+        notebook: Annotated[
+            str, Field(description="path of a notebook on this machine that a person has open, or its kernel's id")
+        ],
+        code: Annotated[str, Field(description="code; the value of its last expression is returned")],
+        timeout: Annotated[
+            float | None, Field(description="seconds after which it is interrupted; null for no limit")
+        ] = 300,
+    ) -> CallToolResult:
+        """Run code in the very kernel of a person's notebook, on the same variables. It is the person's to end."""
+        by_path = "/" in notebook or notebook.endswith(".ipynb")
+        try:
+            session = await sessions.join(
+                None if by_path else notebook, notebook=notebook if by_path else None, owner=owner
+            )
+            result = await session.execute(code, timeout=timeout, wait_for_sign_in=False)
+        except AlbedoError as error:
+            return _refusal(error)
+        return shown(result)
+
+    @server.tool(structured_output=False)
     async def status(location: Location, kernel: Kernel = "") -> CallToolResult:
         """Say what a kernel is doing, and whether its host is within reach. Nothing is asked of the host."""
         try:

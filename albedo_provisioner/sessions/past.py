@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ..errors import KernelGoneError
@@ -52,13 +53,16 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         else:
             outputs.take(message.msg_type, message.content)
     outputs.close()
+    if not reply and found.state == "done":
+        found = replace(found, state="unanswered")
+        report.note = "The kernel was interrupted when it was about to answer this call, and gave no answer."
     report.execution_count = reply.get("execution_count") or None
     if found.dropped:
         report.note = f"{found.dropped} messages out of the middle of its output were more than the journal keeps."
     if found.state == "ended":
         report.note = "The kernel ended while the code ran."
         report.state_lost = True
-    result = outputs.result(LOST if found.state == "ended" else status_of(reply), cell.cell_id, report)
+    result = outputs.result(status_of(reply) if found.state == "done" else LOST, cell.cell_id, report)
     if found.finished is not None:
         result.duration = max(0.0, found.finished - found.asked)
     return result

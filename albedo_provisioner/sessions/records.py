@@ -42,6 +42,12 @@ CREATE TABLE IF NOT EXISTS cells (
     asked REAL NOT NULL,
     result TEXT
 ) STRICT;
+CREATE TABLE IF NOT EXISTS joined (
+    session_id TEXT PRIMARY KEY,
+    kernel_id TEXT NOT NULL,
+    notebook TEXT,
+    process TEXT
+) STRICT;
 CREATE INDEX IF NOT EXISTS cells_of_session ON cells (session_id, number);
 """
 
@@ -50,6 +56,21 @@ OUTPUTS_KEPT = 7 * 24 * 3600.0
 
 MOST_CELLS = 200
 """Cells of a session that are kept on record."""
+
+
+@dataclass
+class Joined:
+    """The kernel of another that a session has joined.
+
+    Attributes:
+        kernel_id: its id.
+        notebook: path of the notebook on this machine that it was joined by; None when it was by its id.
+        process: which process of it was used last: the kernel's id, pid and start time there; None before the first.
+    """
+
+    kernel_id: str
+    notebook: str | None = None
+    process: tuple[str, int, float] | None = None
 
 
 @dataclass
@@ -69,6 +90,7 @@ class SessionRecord:
         created: when it was opened, in seconds since the epoch.
         used: when it was used last, in seconds since the epoch.
         process: the process that has it open: pid, start time, boot id.
+        joined: the kernel that it has joined; None for a session with a kernel of its own.
     """
 
     session_id: str
@@ -83,6 +105,7 @@ class SessionRecord:
     created: float = field(default_factory=time.time)
     used: float = field(default_factory=time.time)
     process: tuple[int, int, str] = field(default_factory=this_process)
+    joined: Joined | None = None
 
     @property
     def alive_elsewhere(self) -> bool:
@@ -165,19 +188,26 @@ class SessionRecords:
                 json.dumps(record.process),
             ),
         )
+        if record.joined is not None:
+            joined = record.joined
+            self._database.execute(
+                "INSERT OR REPLACE INTO joined VALUES (?, ?, ?, ?)",
+                (record.session_id, joined.kernel_id, joined.notebook, json.dumps(joined.process)),
+            )
 
     def get(self, session_id: str) -> SessionRecord | None:
         """Return a session."""
-        row = self._database.execute("SELECT * FROM sessions WHERE session_id = ?", (session_id,)).fetchone()
+        row = self._database.execute(f"{_SESSIONS} WHERE session_id = ?", (session_id,)).fetchone()
         return None if row is None else _session(row)
 
     def all(self) -> list[SessionRecord]:
         """Return all sessions, oldest first."""
-        return [_session(row) for row in self._database.execute("SELECT * FROM sessions ORDER BY created")]
+        return [_session(row) for row in self._database.execute(f"{_SESSIONS} ORDER BY created")]
 
     def remove(self, session_id: str) -> None:
         """Forget a session and its cells."""
         self._database.execute("DELETE FROM cells WHERE session_id = ?", (session_id,))
+        self._database.execute("DELETE FROM joined WHERE session_id = ?", (session_id,))
         self._database.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
 
     # -- cells -----------------------------------------------------------------------------------------------
@@ -225,11 +255,14 @@ class SessionRecords:
         return [_cell(row) for row in rows]
 
 
+_SESSIONS = (
+    "SELECT sessions.*, joined.kernel_id, notebook, joined.process FROM sessions LEFT JOIN joined USING (session_id)"
+)
 _COLUMNS = "cell_id, session_id, kernel_id, code, state, asked, result"
 
 
 def _session(row: tuple[Any, ...]) -> SessionRecord:
-    session_id, owner, location, spelled, tools, python, env, kernel_id, lost, created, used, process = row
+    session_id, owner, location, spelled, tools, python, env, kernel_id, lost, created, used, process, *joined = row
     pid, start, boot = json.loads(process)
     return SessionRecord(
         session_id,
@@ -244,7 +277,15 @@ def _session(row: tuple[Any, ...]) -> SessionRecord:
         created,
         used,
         (pid, start, boot),
+        _joined(*joined),
     )
+
+
+def _joined(kernel_id: str | None, notebook: str | None, process: str | None) -> Joined | None:
+    if kernel_id is None:
+        return None
+    used = json.loads(process or "null")
+    return Joined(kernel_id, notebook, None if used is None else (used[0], used[1], used[2]))
 
 
 def _cell(row: tuple[Any, ...]) -> CellRecord:

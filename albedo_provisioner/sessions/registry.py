@@ -12,12 +12,13 @@ import time
 import uuid
 from typing import Any
 
-from ..errors import AlbedoError, LinkAwayError
+from ..errors import AlbedoError, KernelGoneError, LinkAwayError
 from ..hosts.io_thread import IOThread
 from ..kernels.endings import end_by_record
+from ..kernels.joining import candidates
 from ..kernels.records import this_process
 from ..location import Location
-from .records import SessionRecord, SessionRecords
+from .records import Joined, SessionRecord, SessionRecords
 from .session import SessionCore
 
 log = logging.getLogger("albedo_provisioner.sessions")
@@ -64,11 +65,40 @@ class Registry:
         self._must_be_open()
         for session in self._sessions.values():
             record = session.record
-            same = location in (record.location, record.spelled)
+            same = location in (record.location, record.spelled) and record.joined is None
             if same and (record.owner, record.tools) == (owner, tools) and not session.closed:
                 return session
         record = SessionRecord(uuid.uuid4().hex, owner, location, location, tools, python, dict(env or {}))
         return self._add(record)
+
+    async def join(self, kernel_id: str | None, notebook: str | None, owner: str) -> SessionCore:
+        """Return the owner's session with a kernel that runs already, another's; a new one if there is none.
+
+        Raises:
+            AlbedoError: there is no such kernel, or its host cannot be asked.
+        """
+        self._must_be_open()
+        gone: KernelGoneError | None = None
+        for found in await candidates(kernel_id, notebook):
+            for session in self._sessions.values():
+                joined = session.record.joined
+                if joined is not None and (session.record.owner, joined.kernel_id) == (owner, found.kernel_id):
+                    return session
+            place = Location(found.host, found.folder)
+            joined = Joined(found.kernel_id, notebook)
+            record = SessionRecord(uuid.uuid4().hex, owner, place, place, python=found.python, joined=joined)
+            session = self._add(record)
+            try:
+                await session.link()
+            except BaseException as error:
+                self.forget(session)
+                if not isinstance(error, KernelGoneError):
+                    raise
+                gone = gone or error
+            else:
+                return session
+        assert gone is not None
+        raise gone
 
     def resume(self, session_id: str) -> SessionCore:
         """Return a session that is on record, to go on with it in this process.
@@ -132,9 +162,12 @@ class Registry:
                     free.remove(session)
                     others.remove(session)
                     await self._evict(session, f"nothing had used it for {self._idle_timeout:g} s")
-            while len(others) + 1 > self._max_kernels and free:
+            # Kernels that were joined are others' to count, and to end.
+            room = self._max_kernels - wanted.owns_kernel
+            own, free = ([each for each in some if each.owns_kernel] for some in (others, free))
+            while len(own) > room and free:
                 session = free.pop(0)
-                others.remove(session)
+                own.remove(session)
                 await self._evict(session, f"there may be {self._max_kernels} kernels and others were used later")
 
     async def _evict(self, session: SessionCore, why: str) -> None:
@@ -168,7 +201,7 @@ class Registry:
 
     async def _end_left(self, record: SessionRecord) -> None:
         self.records.remove(record.session_id)
-        if record.kernel_id is not None:
+        if record.kernel_id is not None and record.joined is None:
             await end_by_record(record.kernel_id)
 
     async def close(self) -> None:

@@ -24,6 +24,7 @@ from ..location import Location
 from ..workspace.serving import KIND as MEMORY
 from ..workspace.serving import memory_of
 from ..workspace.workspace import Workspace
+from .joined_kernel import JoinedKernel
 from .outputs import Limits, Outputs
 from .past import result_of
 from .records import CellRecord, SessionRecord
@@ -38,6 +39,10 @@ log = logging.getLogger("albedo_provisioner.sessions")
 
 INTERRUPT_GRACE = 5.0
 """Seconds that a cell which has been interrupted has to come to its end, before its kernel is killed."""
+
+
+_ABORT_PAUSE = 0.05
+"""Seconds before code is sent again that the kernel threw away; it does so with all that comes within a moment."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,8 @@ class SessionCore:
         self._turn = asyncio.Lock()  # cells, and whatever begins or ends kernels, one after the other
         self._calls: dict[str, asyncio.Task[Result]] = {}  # those that have not returned yet, by their cells' ids
         handlers: dict[str, Handler] = {MEMORY: memory_of(lambda: record.location, registry.home)}
-        self._held = SessionKernel(record, self._put, self._heard_late, self._salvage, handlers)
+        kind = SessionKernel if record.joined is None else JoinedKernel
+        self._held = kind(record, self._put, self._heard_late, self._salvage, handlers)
         self._running: Execution | None = None
         self._outlived: Execution | None = None  # a cell that outlived its call
         self._since = 0.0
@@ -99,6 +105,11 @@ class SessionCore:
         if self._outlived is not None and self._outlived.finished.is_set():
             self._outlived = None
         return self._outlived
+
+    @property
+    def owns_kernel(self) -> bool:
+        """Whether its kernel, if it has one, is its own, and not another's that it has joined."""
+        return self._held.ours
 
     @property
     def has_kernel(self) -> bool:
@@ -123,6 +134,7 @@ class SessionCore:
             "advice": str(sign_in) if sign_in else None,
             "process": None if kernel is None else {"pid": kernel.pid, "state": kernel.state, "cause": kernel.cause},
             "kernel_id": self.record.kernel_id,
+            "joined": not self._held.ours,
             "execution_state": state,
             "cell_id": running.msg_id if running else None,
             "running_for": time.monotonic() - self._since if running else None,
@@ -169,12 +181,15 @@ class SessionCore:
             report = self._report()
             notes: list[str] = []
             if call.reset:
+                self._held.must_be_ours("restarted")
                 await self._reset(report)
             for _ in range(3):
                 self._must_be_open()
                 try:
                     await self._ready(call, report, notes)
                 except KernelStartError as error:
+                    if not self._held.ours:
+                        raise
                     return await self._without_kernel(call, cell_id, report, notes, error)
                 result = await self._run(call, cell_id, report, notes)
                 if result is not None:
@@ -183,6 +198,15 @@ class SessionCore:
             raise AlbedoError(
                 f"Three kernels in a row ended on {self._host} before they ran the code: {self.record.lost}"
             )
+
+    async def link(self) -> None:
+        """Link to the kernel that is on record, before anything is run.
+
+        Raises:
+            AlbedoError: it is gone, or its host cannot be asked.
+        """
+        async with self._turn:
+            await self._held.take_up(wait_for_sign_in=False)
 
     def _must_be_open(self) -> None:
         if self.closed:
@@ -204,7 +228,8 @@ class SessionCore:
         await held.take_up(call.wait_for_sign_in)
         await self._wait_for_straggler()
         if held.alive:
-            report.reused = held.fresh is None
+            report.reused = held.fresh is None and self.record.lost is None
+            self._tell_loss(report, notes)
             if held.fresh is not None:
                 report.state_reset = True
                 notes.append(held.fresh)
@@ -228,8 +253,8 @@ class SessionCore:
     async def _wait_for_straggler(self) -> None:
         """See to a cell that outlived its call: it was interrupted, and has to make room."""
         straggler, kernel = self._straggler, self._held.kernel
-        if straggler is None or kernel is None or kernel.away is not None:
-            return
+        if straggler is None or kernel is None or kernel.away is not None or not straggler.began or not self._held.ours:
+            return  # the code goes on after it
         if not await _finished(straggler, INTERRUPT_GRACE):
             await self._held.kill("a cell that had run out of time did not obey the interrupt")
 
@@ -294,9 +319,13 @@ class SessionCore:
         execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id)
         status = None
         try:
-            if not await _finished(execution, call.timeout):
-                status = TIMEOUT
-                await self._time_out(kernel, execution, call.timeout or 0.0, notes)
+            while not await _finished(execution, _left(call.timeout, began)) or self._was_aborted(execution):
+                if not execution.finished.is_set():
+                    status = TIMEOUT
+                    await self._time_out(kernel, execution, call.timeout or 0.0, notes)
+                    break
+                await asyncio.sleep(_ABORT_PAUSE)
+                execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id)
         finally:
             self._running = None
         outputs.close()
@@ -305,7 +334,7 @@ class SessionCore:
             if not by_us and kernel.poll() is not None and not await self._had_begun(kernel, execution, before):
                 self._held.lose(kernel.cause or execution.given_up)
                 return None
-            status = LOST
+            status = INTERRUPTED if kernel.poll() is None and cell_id in self._interrupted else LOST
             notes.append(execution.given_up)
         if self._held.kernel is kernel and kernel.poll() is not None:
             self._held.lose(kernel.cause or execution.given_up or "its kernel ended")
@@ -314,16 +343,37 @@ class SessionCore:
         records.finish(cell_id, result.to_dict())
         return result
 
+    def _was_aborted(self, execution: Execution) -> bool:
+        """Whether the kernel threw the code away unseen, as it does with all that waits when a notebook's cell fails.
+
+        That another client's code failed is no reason not to run ours.
+        """
+        aborted = execution.reply is not None and execution.reply.get("status") == "aborted"
+        return aborted and execution.msg_id not in self._interrupted
+
     async def _time_out(self, kernel: RemoteKernel, execution: Execution, timeout: float, notes: list[str]) -> None:
         """The cell's time is over: interrupt it, and kill the kernel if it does not obey."""
         after = f"The code ran for more than {timeout:g} s and was interrupted"
+        behind = False
         try:
-            await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT)
+            behind = await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, execution.msg_id)
         except AlbedoError as error:
             log.info("%s: %s", self.record.session_id, error)
-        if await _finished(execution, INTERRUPT_GRACE):
-            if execution.given_up is None:
+        if await _finished(execution, 0 if behind else INTERRUPT_GRACE):
+            if kernel.poll() is None:
                 notes.append(f"{after}; the state of earlier calls is kept.")
+        elif behind:
+            self._outlived = execution
+            notes.append(
+                f"The code had not begun after {timeout:g} s, because another client of the kernel runs something: it "
+                "is interrupted as soon as it begins, and the state of earlier calls is kept."
+            )
+        elif kernel.away is None and not self._held.ours:
+            self._outlived = execution
+            notes.append(
+                f"{after}; it did not stop within {INTERRUPT_GRACE:g} s. The kernel is another's and was not killed, "
+                "so the code runs on, and the state of earlier calls is kept."
+            )
         elif kernel.away is not None:
             self._outlived = execution
             notes.append(
@@ -402,11 +452,16 @@ class SessionCore:
         if kernel is None or running is None:
             return False
         self._interrupted.add(running.msg_id)
-        await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT)
+        await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, running.msg_id)
         return True
 
     async def reset(self) -> None:
-        """End the kernel now, under whatever runs on it; the next call starts a fresh one."""
+        """End the kernel now, under whatever runs on it; the next call starts a fresh one.
+
+        Raises:
+            AlbedoError: the kernel is another's.
+        """
+        self._held.must_be_ours("restarted")
         if self._running is not None:
             await self._end_running(0.0)
             return
@@ -466,7 +521,8 @@ class SessionCore:
         async with self._turn:
             if self.busy or not self.has_kernel:
                 return
-            self.record.lost = f"its kernel was ended because {why}."
+            if self._held.ours:
+                self.record.lost = f"its kernel was ended because {why}."
             await self._held.end()
 
     async def leave(self) -> None:
@@ -532,6 +588,11 @@ class SessionCore:
     def _put(self) -> None:
         if not self.closed:
             self._registry.records.put(self.record)
+
+
+def _left(timeout: float | None, began: float) -> float | None:
+    """Return how many seconds of a call's time are left."""
+    return None if timeout is None else max(0.0, began + timeout - time.monotonic())
 
 
 def _is_interrupt(reply: dict[str, Any]) -> bool:

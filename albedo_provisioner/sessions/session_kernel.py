@@ -50,6 +50,9 @@ class SessionKernel:
         fresh: why the kernel has not been used yet, when there was another before; None once that has been told.
     """
 
+    ours = True
+    """Whether the kernel is the session's own, and not one of somebody else that it has joined."""
+
     def __init__(
         self,
         record: SessionRecord,
@@ -159,6 +162,9 @@ class SessionKernel:
 
     def _stepped(self, step: str) -> None:
         self.step = step
+
+    def must_be_ours(self, done: str) -> None:
+        """See to it that nothing is done to a kernel that only its owner may do; `done` says what."""
 
     # -- having none -----------------------------------------------------------------------------------------
 

@@ -156,6 +156,20 @@ def _many(column: Column, quick: bool) -> Samples:
     return {"many": [taken["seconds"]], "connections": [taken["connections"]]}
 
 
+def _sessions(column: Column, quick: bool) -> Samples:
+    taken = column.call("session_round_trips", count=50 if quick else 200)
+    over = [one - other for one, other in zip(taken["session"], taken["link"], strict=True)]
+    return {**{f"trip-{name}": times for name, times in taken.items()}, "trip-over": over}
+
+
+def _first_result(column: Column, quick: bool) -> Samples:
+    return {"first-result": [column.call("first_result")]}
+
+
+def _session_memory(column: Column, quick: bool) -> Samples:
+    return {"session-memory": [column.call("session_memory", deadline=300) / 2**20]}
+
+
 _OURS = tuple(name for name in NAMES if name.startswith(OURS))
 _REMOTE = tuple(name for name in NAMES if name != LOCAL)
 
@@ -235,6 +249,34 @@ MEASURES = (
             Row("many", "10 kernels at once, until all have answered", "s", compare="ratio"),
             Row("connections", "  connections to the host", "", compare=""),
         ),
+    ),
+    Measure(
+        "sessions",
+        (3, 2),
+        _sessions,
+        (
+            Row("trip-session", 'session.execute("1"), median', "ms", compare=""),
+            Row("trip-link", "  the same by the session's link alone", "ms", compare=""),
+            Row("trip-over", "  what the session adds, median of pairs", "ms", compare=""),
+            Row("trip-client", "  the same by an ordinary client of that kernel", "ms", compare=""),
+        ),
+        columns=_OURS,
+        note="Sessions: all three on one kernel, in turns.",
+    ),
+    Measure(
+        "first-result",
+        (7, 3),
+        _first_result,
+        (Row("first-result", "first result of a new session", "s"),),
+        columns=(LOCAL, *_OURS),
+        note="First result: host visited before; locally jupyter_client's start_new_kernel and its first result.",
+    ),
+    Measure(
+        "session-memory",
+        (1, 1),
+        _session_memory,
+        (Row("session-memory", "memory here of an idle session", "MiB", compare=""),),
+        columns=_OURS,
     ),
 )
 

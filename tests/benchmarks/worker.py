@@ -248,6 +248,24 @@ class Worker:
         assert not errors, f"{len(errors)} of {count} kernels did not start: {errors[0]!r}"
         return {"seconds": seconds, "connections": connections}
 
+    def session_round_trips(self, count: int) -> dict[str, list[float]]:
+        """Return milliseconds of `1` by a session, by a client, and over the link alone; see `agents.py`."""
+        from . import agents  # a local kernel's process does without us
+
+        return agents.round_trips(self._kernel, count, lambda client: Cell(client, "1").succeed())
+
+    def first_result(self) -> float:
+        """Return the seconds to a new session's first result; see `agents.py`."""
+        from . import agents  # a local kernel's process does without us
+
+        return agents.first_result(self._kernel)
+
+    def session_memory(self) -> float:
+        """Return the bytes here that an idle session takes; see `agents.py`."""
+        from . import agents  # a local kernel's process does without us
+
+        return agents.memory(self._kernel)
+
     def _interrupt(self, code: str, after: float) -> float:
         client = self._use()
         cell = Cell(client, code)

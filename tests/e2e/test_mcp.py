@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from crash import albedo
 from faces import Embedded, Host
-from kernels import eventually
+from kernels import eventually, started
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, ImageContent, TextContent
 
@@ -47,7 +47,7 @@ def content(result: CallToolResult) -> dict[str, Any]:
 async def test_the_tools_and_what_they_are_for_are_told() -> None:
     async with agent() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == {"execute", "status", "interrupt", "reset", "hosts"}
+        assert set(tools) == {"execute", "execute_in_notebook", "status", "interrupt", "reset", "hosts"}
         assert all(tool.description for tool in tools.values())
         assert set(tools["execute"].input_schema["required"]) == {"location", "code"}
 
@@ -85,6 +85,19 @@ async def test_code_that_runs_can_be_looked_at_and_interrupted(embedded_host: Em
         assert await interrupted()
         assert "KeyboardInterrupt" in text(await running)
         assert "No code" in text(await client.call_tool("interrupt", where))
+
+
+async def test_code_runs_in_the_kernel_of_a_notebook(embedded_host: Embedded) -> None:
+    """L8."""
+    options = {"env": {**os.environ, "JPY_SESSION_NAME": "/nb/a.ipynb"}}
+    async with started(embedded_host.location(), options=options) as person, agent() as client:
+        await person.run("x = 41")
+        where = {"notebook": "/nb/a.ipynb"}
+        assert text(await client.call_tool("execute_in_notebook", {**where, "code": "y = x + 1\ny"})) == "[value] 42"
+        assert await person.value("y") == "42"
+        other = await client.call_tool("execute_in_notebook", {"notebook": "/nb/b.ipynb", "code": "1"})
+        assert other.is_error
+        assert "No kernel is known" in text(other)
 
 
 async def test_images_come_as_images(embedded_host: Embedded) -> None:

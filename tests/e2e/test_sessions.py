@@ -361,19 +361,21 @@ class TestOwners:
             assert "0.5 s" in str(result.kernel.note)
 
     def test_of_too_many_kernels_the_least_recently_used_goes_and_never_a_busy_one(
-        self, embedded_host: Embedded
+        self, embedded_host: Embedded, tmp_path: Path
     ) -> None:
         """S7."""
+        until = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.05)\nx = 2"
         with Sessions(max_kernels=2) as sessions:
             busy, idle, new = (sessions.open(embedded_host.location(), owner) for owner in ("busy", "idle", "new"))
             busy.execute("x = 1")
-            thread = threading.Thread(target=lambda: busy.execute("import time\ntime.sleep(4)\nx = 2"))
+            thread = threading.Thread(target=lambda: busy.execute(until))
             thread.start()
             wait_until(lambda: busy.status()["execution_state"] == "busy")
             idle.execute("x = 1")
             pid = kernel_pid(idle)
             new.execute("1")
             assert pid not in {process.pid for process in embedded_host.processes()}
+            (tmp_path / "go").touch()
             thread.join()
             assert busy.execute("x").value == "2"
 
