@@ -495,7 +495,7 @@ def _location(location: str | Location) -> Location:
 
 
 def _file(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.path.abspath(path)
+    return None if path is None else os.path.abspath(os.path.expanduser(path))
 
 
 def _block(work: Coroutine[Any, Any, T]) -> T:

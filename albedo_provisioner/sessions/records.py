@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from ..database import connect
 from ..home import albedo_home
 from ..kernels.records import process_ended, this_process
 from ..location import Location
+from .results import Result
 
 RUNNING, DONE = "running", "done"
 
@@ -147,13 +149,10 @@ class SessionRecords:
     """
 
     def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
-        self._home = albedo_home(home)
-        self._database = connect(self._home / "sessions.sqlite", _SCHEMA, "record of sessions")
-
-    @property
-    def outputs(self) -> Path:
+        place = albedo_home(home)
+        self._database = connect(place / "sessions.sqlite", _SCHEMA, "record of sessions")
+        self.outputs: Path = place / "outputs"
         """The directory for texts that are too long for results; it may have to be made."""
-        return self._home / "outputs"
 
     def sweep_outputs(self) -> None:
         """Remove texts of results that were kept for long enough."""
@@ -212,31 +211,43 @@ class SessionRecords:
 
     # -- cells -----------------------------------------------------------------------------------------------
 
-    def begin(self, cell_id: str, session_id: str, kernel_id: str | None, code: str) -> None:
-        """Note that a cell is about to be run; the oldest of too many are forgotten.
+    def begin(self, cell_id: str, session: SessionRecord, kernel_id: str | None, code: str) -> None:
+        """Note that a cell of a session is about to be run, or that it goes to another kernel than was noted first.
 
-        Raises:
-            sqlite3.IntegrityError: there is one of that id already.
+        The oldest of too many are forgotten.
         """
-        self._database.execute(
-            "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked) VALUES (?, ?, ?, ?, ?, ?)",
-            (cell_id, session_id, kernel_id, code, RUNNING, time.time()),
-        )
-        self._database.execute(
-            "DELETE FROM cells WHERE session_id = ?1 AND number <= "
-            "(SELECT number FROM cells WHERE session_id = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
-            (session_id, MOST_CELLS),
-        )
+        with self._at_once():
+            self.put(session)
+            self._database.execute(
+                "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked) VALUES (?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (cell_id) DO UPDATE SET kernel_id = excluded.kernel_id",
+                (cell_id, session.session_id, kernel_id, code, RUNNING, time.time()),
+            )
+            self._database.execute(
+                "DELETE FROM cells WHERE session_id = ?1 AND number <= "
+                "(SELECT number FROM cells WHERE session_id = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                (session.session_id, MOST_CELLS),
+            )
 
-    def given_to(self, cell_id: str, kernel_id: str | None) -> None:
-        """Note that a cell goes to another kernel than was noted first."""
-        self._database.execute("UPDATE cells SET kernel_id = ? WHERE cell_id = ?", (kernel_id, cell_id))
+    @contextlib.contextmanager
+    def _at_once(self) -> Iterator[None]:
+        """Make one change of several: each by itself costs about as much as all together."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
 
-    def finish(self, cell_id: str, result: dict[str, Any]) -> None:
-        """Note what came of a cell."""
-        self._database.execute(
-            "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, json.dumps(result), cell_id)
-        )
+    def finish(self, cell_id: str, result: Result, session: SessionRecord | None = None) -> None:
+        """Note what came of a cell, and what has changed of its session, if that is given."""
+        with self._at_once():
+            if session is not None:
+                self.put(session)
+            self._database.execute(
+                "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, result.to_json(), cell_id)
+            )
 
     def withdraw(self, cell_id: str) -> None:
         """Note that a cell was not run after all."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
+import json
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,14 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON with the attributes as keys."""
-        content = asdict(self)
-        del content["folder"]
+        content: dict[str, Any] = json.loads(self.to_json())
         return content
+
+    def to_json(self) -> str:
+        """Return `to_dict()` as text."""
+        content = {**vars(self), "kernel": vars(self.kernel)}
+        del content["folder"]
+        return json.dumps(content)
 
     @classmethod
     def from_dict(cls, content: dict[str, Any], folder: str) -> Result:

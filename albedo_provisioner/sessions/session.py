@@ -152,7 +152,7 @@ class SessionCore:
             AlbedoError: it was not run, and why; a `SignInError` or `UnreachableError` says so of the host.
         """
         cell_id = call.cell_id or uuid.uuid4().hex
-        if cell_id in self._calls or self._registry.records.cell(cell_id) is not None:
+        if call.cell_id and (cell_id in self._calls or self._registry.records.cell(cell_id) is not None):
             return await self.cell(cell_id)
         work = asyncio.get_running_loop().create_task(self._execute(call, cell_id))
         self._calls[cell_id] = work
@@ -176,7 +176,7 @@ class SessionCore:
     async def _execute(self, call: Call, cell_id: str) -> Result:
         async with self._turn:
             self._must_be_open()
-            self.touch()
+            self.record.used = time.time()
             await self._registry.make_room(self)
             report = self._report()
             notes: list[str] = []
@@ -193,7 +193,6 @@ class SessionCore:
                     return await self._without_kernel(call, cell_id, report, notes, error)
                 result = await self._run(call, cell_id, report, notes)
                 if result is not None:
-                    self.touch()
                     return result
             raise AlbedoError(
                 f"Three kernels in a row ended on {self._host} before they ran the code: {self.record.lost}"
@@ -277,10 +276,7 @@ class SessionCore:
         """
         log.warning("%s runs code without a kernel: %s", self.record.session_id, error)
         records = self._registry.records
-        if records.cell(cell_id) is None:
-            records.begin(cell_id, self.record.session_id, None, call.code)
-        else:
-            records.given_to(cell_id, None)
+        records.begin(cell_id, self.record, None, call.code)
         outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
         began = time.monotonic()
         try:
@@ -298,8 +294,7 @@ class SessionCore:
         )
         report.note = " ".join([*notes, *self._news_of_links()])
         result.duration = time.monotonic() - began
-        records.finish(cell_id, result.to_dict())
-        self._put()
+        self._finish(cell_id, result)
         return result
 
     # -- one cell --------------------------------------------------------------------------------------------
@@ -310,10 +305,7 @@ class SessionCore:
         assert kernel is not None
         assert console is not None
         outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
-        if records.cell(cell_id) is None:
-            records.begin(cell_id, self.record.session_id, kernel.kernel_id, call.code)
-        else:
-            records.given_to(cell_id, kernel.kernel_id)  # the kernel before this one ended without it
+        records.begin(cell_id, self.record, kernel.kernel_id, call.code)
         before = kernel.connections - (kernel.away is None)  # connections that cannot have carried it
         began = self._since = time.monotonic()
         execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id)
@@ -340,7 +332,7 @@ class SessionCore:
             self._held.lose(kernel.cause or execution.given_up or "its kernel ended")
         result = self._result(cell_id, status, execution, outputs, report, notes)
         result.duration = time.monotonic() - began
-        records.finish(cell_id, result.to_dict())
+        self._finish(cell_id, result)
         return result
 
     def _was_aborted(self, execution: Execution) -> bool:
@@ -423,7 +415,6 @@ class SessionCore:
             notes.append(f"Since the last call, threads of earlier cells printed: {''.join(self._late).rstrip()}")
             self._late.clear()
         report.note = " ".join([*notes, *self._news_of_links()]) or None
-        self._put()
         return outputs.result(status, cell_id, report)
 
     def _news_of_links(self) -> list[str]:
@@ -563,12 +554,15 @@ class SessionCore:
         if self._held.kernel is not None or record.kernel_id != self.record.kernel_id:
             return
         async with self._turn:
-            await self._held.take_up(wait_for_sign_in=False)
+            try:
+                await self._held.take_up(wait_for_sign_in=False)
+            except KernelGoneError as error:  # one that was joined; what became of the cell is told as of any other
+                log.info("%s: %s", self.record.session_id, error)
 
     async def _find_out(self, record: CellRecord) -> Result:
         """Return what came of a cell of an earlier process, and put it on record."""
         result = await result_of(record, self.record, self._registry.records.outputs)
-        self._registry.records.finish(record.cell_id, result.to_dict())
+        self._registry.records.finish(record.cell_id, result)
         return result
 
     async def _salvage(self, kernel_id: str) -> None:
@@ -580,10 +574,10 @@ class SessionCore:
                 except AlbedoError as error:
                     log.info("%s: %s: %s", self.record.session_id, record.cell_id, error)
 
-    def touch(self) -> None:
-        """Note that it is being used."""
+    def _finish(self, cell_id: str, result: Result) -> None:
+        """Put a cell's result on record, and that the session was used until now."""
         self.record.used = time.time()
-        self._put()
+        self._registry.records.finish(cell_id, result, None if self.closed else self.record)
 
     def _put(self) -> None:
         if not self.closed:
