@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from .location import Location
@@ -9,19 +10,37 @@ from .location import Location
 if TYPE_CHECKING:
     from .hosts.hosts import AsyncHosts, Hosts
     from .sessions.faces import AsyncSession, AsyncSessions, Session, Sessions
+    from .sessions.outputs import Limits
+    from .sessions.records import CellRecord
+    from .sessions.results import KernelReport, Result
 
 __version__ = "0.1.0.dev0"
-__all__ = ["AsyncHosts", "AsyncSession", "AsyncSessions", "Hosts", "Location", "Session", "Sessions"]
+__all__ = [
+    "AsyncHosts",
+    "AsyncSession",
+    "AsyncSessions",
+    "CellRecord",
+    "Hosts",
+    "KernelReport",
+    "Limits",
+    "Location",
+    "Result",
+    "Session",
+    "Sessions",
+]
+
+_MODULES = {
+    "hosts.hosts": ("AsyncHosts", "Hosts"),
+    "sessions.faces": ("AsyncSession", "AsyncSessions", "Session", "Sessions"),
+    "sessions.outputs": ("Limits",),
+    "sessions.records": ("CellRecord",),
+    "sessions.results": ("KernelReport", "Result"),
+}
 
 
 def __getattr__(name: str) -> Any:
     # What needs ssh is imported when it is used: the command line has to answer at once.
-    if name in ("AsyncHosts", "Hosts"):
-        from .hosts import hosts
-
-        return getattr(hosts, name)
-    if name in ("AsyncSession", "AsyncSessions", "Session", "Sessions"):
-        from .sessions import faces
-
-        return getattr(faces, name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(importlib.import_module(f".{module}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

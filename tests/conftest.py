@@ -37,12 +37,13 @@ def away_from_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option for the long form."""
+    """Add the options for the long form."""
     parser.addoption(
         "--every-host",
         action="store_true",
         help="run what is for several kinds of hosts on each of them, instead of on one, by turns",
     )
+    parser.addoption("--sessions", type=int, default=12, metavar="N", help="sessions in the stress test (%(default)s)")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

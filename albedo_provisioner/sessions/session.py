@@ -509,6 +509,8 @@ class SessionCore:
         Raises:
             LinkAwayError: as `close`.
         """
+        if self.busy:
+            return  # its call waits for the room that is being made, and must not be waited for
         async with self._turn:
             if self.busy or not self.has_kernel:
                 return
