@@ -1,0 +1,89 @@
+"""Interrupts in moments in which ipykernel overlooks them, or loses what they interrupt: none is lost, none hangs."""
+
+from __future__ import annotations
+
+import asyncio
+
+from faces import Embedded
+from kernels import eventually, started
+
+from albedo_provisioner import AsyncSession, AsyncSessions, Result
+
+SLEEP = "import time\ntime.sleep(600)"
+
+ORDERLY = """
+import time
+print("begun", flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    time.sleep(1.5)
+    print("put in order")
+"""
+
+HIT_AT_THE_END = """
+import time
+kernel = get_ipython().kernel
+def hit(*arguments):  # as if the interrupt had come only now, when the reply is made up
+    del kernel.finish_metadata
+    raise KeyboardInterrupt
+print("begun", flush=True)
+try:
+    time.sleep(600)
+except KeyboardInterrupt:
+    kernel.finish_metadata = hit
+"""
+
+
+async def interrupted(session: AsyncSession, code: str) -> Result:
+    """Interrupt code as soon as it was given to the kernel, and return what came of it."""
+    call = asyncio.create_task(session.execute(code))
+    await eventually(lambda: session._core._running is not None)
+    assert await session.interrupt()
+    return await asyncio.wait_for(call, 60)
+
+
+async def test_one_in_the_moment_in_which_the_code_begins_reaches_it(embedded_host: Embedded) -> None:
+    """L7: ipykernel takes it for its own then, and the code would run on."""
+    async with AsyncSessions() as sessions:
+        session = await sessions.open(embedded_host.location())
+        await session.execute("x = 41")
+        for _ in range(6):
+            assert (await interrupted(session, SLEEP)).status == "interrupted"
+        result = await session.execute("x")
+        assert (result.value, result.execution_count) == ("41", 8)
+
+
+async def test_one_is_enough_for_code_that_puts_things_in_order(embedded_host: Embedded) -> None:
+    async with AsyncSessions() as sessions:
+        session = await sessions.open(embedded_host.location())
+        printed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        call = asyncio.create_task(session.execute(ORDERLY, on_output=lambda _: loop.call_soon_threadsafe(printed.set)))
+        await printed.wait()
+        await session.interrupt()
+        assert (await call).stdout == "begun\nput in order\n"
+
+
+async def test_code_that_loses_its_reply_to_one_does_not_hang(embedded_host: Embedded) -> None:
+    """ipykernel says that it is idle then, and never answers; the same for a session and for a notebook."""
+    async with started(embedded_host.location()) as person, AsyncSessions() as sessions:
+        cell = person.begin(HIT_AT_THE_END)
+        await cell.until(lambda: cell.stdout)
+        await person.manager.interrupt_kernel()
+        await cell.done()
+        assert cell.reply is not None
+        assert (cell.reply["ename"], cell.stdout) == ("ReplyLost", "begun\n")
+        assert await person.value("6 * 7") == "42"
+
+        session = await sessions.open(embedded_host.location(), "agent")
+        await session.execute("x = 41")
+        call = asyncio.create_task(session.execute(HIT_AT_THE_END, cell_id="hit"))
+        await eventually(lambda: session._core._running is not None and session._core._running.began)
+        await asyncio.sleep(0.5)  # into the code
+        await session.interrupt()
+        result = await call
+        assert result.status == "interrupted"
+        assert "has its state" in str(result.kernel.note)
+        result = await session.execute("x")
+        assert (result.value, result.kernel.reused) == ("41", True)
