@@ -37,9 +37,22 @@ _REPORT_EVERY = 1 << 16  # bytes
 _BREATH = 1.0  # seconds between signs of life while files are written: there are thousands, and disks are slow
 _ABANDONED = 10.0  # seconds after which what is left of a staging without a process is swept away
 
-_LEFT_OUT = ("jedi/third_party/typeshed/stubs/",)
-"""Beginnings of names of files that are left out: more than half of all there are, and making so many is what takes
-time. Without these, the completion of names in other people's packages goes by the packages themselves."""
+_LEFT_OUT = (
+    "jedi/third_party/typeshed/stubs/",
+    "jedi/third_party/typeshed/stdlib/lib2to3/",
+    "jedi/third_party/django-stubs/",
+)
+"""Beginnings of names of files that are left out. With those below they are more than two thirds of all there are, and
+making so many is what takes time. Without jedi's, the completion of names in other people's packages goes by the
+packages themselves."""
+
+_NOT_RUN = re.compile(r"\.(?:c|cpp|h|hpp|pxd|pxi|pyx)$|^(?:debugpy|ipykernel|psutil|tornado|zmq)/(?:.*/)?tests?/")
+"""What is compiled already, and the tests of packages that have none of their users' code among them."""
+
+_TIME_ZONES = "tzdata/zoneinfo/"
+"""Taken by programs only where the system has none."""
+
+_SYSTEM_TIME_ZONES = ("/usr/share/zoneinfo/UTC", "/usr/lib/zoneinfo/UTC", "/usr/share/lib/zoneinfo/UTC", "/etc/zoneinfo/UTC")
 
 _NAME = re.compile(r"[A-Za-z0-9_.+!-]{1,250}\.whl")
 
@@ -175,7 +188,7 @@ class _Unpacking:
                 mode = 0o700 if member.external_attr >> 16 & 0o111 else 0o600
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
                 file = os.open(os.path.join(self._root, name), flags, mode)
-                with os.fdopen(file, "wb") as stream, archive.open(member) as content:
+                with os.fdopen(file, "wb", buffering=0) as stream, archive.open(member) as content:
                     shutil.copyfileobj(content, stream, 1 << 20)
                 if time.monotonic() - self._breathed > _BREATH:
                     breathe()
@@ -204,7 +217,19 @@ def _place(name: str) -> str | None:
             return None
         parts = parts[2:]
     place = "/".join(parts)
-    return None if place == LOCK or place.startswith(_LEFT_OUT) else place
+    return None if place == LOCK or _left_out(place) else place
+
+
+def _left_out(place: str) -> bool:
+    """Whether a file is of no use to a kernel here."""
+    if place.startswith(_TIME_ZONES):
+        return _has_time_zones()
+    return place.startswith(_LEFT_OUT) or _NOT_RUN.search(place) is not None
+
+
+@functools.cache
+def _has_time_zones() -> bool:
+    return any(map(os.path.exists, _SYSTEM_TIME_ZONES))
 
 
 def _write_out(path: str, breathe: Callable[[], None]) -> None:
