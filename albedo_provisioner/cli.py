@@ -10,20 +10,20 @@ What needs ssh is imported by the commands that need it, so that `list` and `--h
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import io
 import json
 import os
 import shlex
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, kernelspecs
 from .commands import doctor, hosts, kernels, link, login, mcp, memory, recover, stop
 from .commands.table import print_table
+from .commands.waiting import Waiting, waiting
 from .errors import AlbedoError, KernelStartError, LocationError
 from .location import Location, place
 
@@ -276,7 +276,7 @@ def _choose(location: Location, arguments: argparse.Namespace) -> Choice | None:
 
     if arguments.python is not None and arguments.kernel is None:
         return choose.Choice(arguments.python, None, "Python 3")
-    with _progress(f"connecting to {location.host} ..." if location.is_remote else "checking this machine ..."):
+    with _waiting_for(location):
         offers = offers_at(location, arguments.python, arguments.kernel)
     if arguments.kernel is not None:
         return choose.by_name(offers, arguments.kernel, arguments.python)
@@ -293,7 +293,7 @@ def _check(settings: kernelspecs.Settings) -> CheckedLocation:
     from .hosts.check import check_location
 
     location = settings.location
-    with _progress(f"connecting to {location.host} ..." if location.is_remote else "checking this machine ..."):
+    with _waiting_for(location):
         # A kernelspec's kernel is no matter of this interpreter's, which then runs the keeper alone.
         needs = ("ipykernel", "zmq") if settings.kernel is None else ("zmq",)
         checked = check_location(location, settings.python, needs)
@@ -302,6 +302,10 @@ def _check(settings: kernelspecs.Settings) -> CheckedLocation:
     if checked.without is not None:
         _provide(settings, checked, checked.without)
     return checked
+
+
+def _waiting_for(location: Location) -> AbstractContextManager[Waiting]:
+    return waiting(f"connecting to {location.host} ..." if location.is_remote else "checking this machine ...")
 
 
 def _note_host(host: str) -> None:
@@ -319,60 +323,13 @@ def _provide(settings: kernelspecs.Settings, checked: CheckedLocation, without: 
         raise KernelStartError(host, f"{lacks_packages(host, without)} (--no-check adds the kernel anyway.)")
     from .hosts.provide import provide_at
 
-    with _counter() as tell:
-        wheels = provide_at(settings.location, settings.python, without, tell)
+    with waiting("putting ipykernel and what it needs on the host ..."):
+        wheels = provide_at(settings.location, settings.python, without, lambda progress: None)
     lacking = "ipykernel" if settings.kernel is None else "pyzmq"
     print(
         f"Python {checked.python_version} on {host} ({checked.python}) has no {lacking}: {len(wheels.wheels)} packages "
         f"({wheels.size / 1e6:.1f} MB) were put below ~/.albedo-remote there, behind its own."
     )
-
-
-@contextlib.contextmanager
-def _counter() -> Iterator[Callable[[object], None]]:
-    """Give a function that shows how far something is: in one line of a terminal, and nowhere else."""
-    if not sys.stderr.isatty():
-        with _progress("putting ipykernel and what it needs on the host ..."):
-            yield lambda progress: None
-        return
-    shown = ""
-
-    def tell(progress: object) -> None:
-        nonlocal shown
-        text = str(progress)
-        if text != shown:
-            print(f"\r{text.ljust(len(shown))}", end="", file=sys.stderr, flush=True)
-            shown = text
-
-    try:
-        yield tell
-    finally:
-        print(file=sys.stderr)
-
-
-@contextlib.contextmanager
-def _progress(text: str, patience: float = 3.0) -> Iterator[None]:
-    """Say on stderr what is being waited for: at once to a person at a terminal, else only when it takes long.
-
-    Args:
-        text: one line.
-        patience: seconds before a log or a pipe is told.
-    """
-
-    def tell() -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    if sys.stderr.isatty():
-        tell()
-        yield
-        return
-    timer = threading.Timer(patience, tell)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _list(arguments: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ from .location import Location
 from .workspace.serving import serve_memory
 
 if TYPE_CHECKING:
-    from .hosts.provide import Progress
+    from .hosts.progress import Progress
 
 SIGNAL_TIMEOUT = 10.0
 """Seconds that a signal's confirmation is waited for. It is delivered, exactly once, even when it takes longer."""

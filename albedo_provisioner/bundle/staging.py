@@ -52,7 +52,12 @@ _NOT_RUN = re.compile(r"\.(?:c|cpp|h|hpp|pxd|pxi|pyx)$|^(?:debugpy|ipykernel|psu
 _TIME_ZONES = "tzdata/zoneinfo/"
 """Taken by programs only where the system has none."""
 
-_SYSTEM_TIME_ZONES = ("/usr/share/zoneinfo/UTC", "/usr/lib/zoneinfo/UTC", "/usr/share/lib/zoneinfo/UTC", "/etc/zoneinfo/UTC")
+_SYSTEM_TIME_ZONES = (
+    "/usr/share/zoneinfo/UTC",
+    "/usr/lib/zoneinfo/UTC",
+    "/usr/share/lib/zoneinfo/UTC",
+    "/etc/zoneinfo/UTC",
+)
 
 _NAME = re.compile(r"[A-Za-z0-9_.+!-]{1,250}\.whl")
 

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import LocationError
+from .waiting import waiting
 
 if TYPE_CHECKING:
     from ..hosts.doctor.findings import Finding
@@ -56,11 +57,14 @@ def run(arguments: argparse.Namespace) -> int:
     """Examine the host and print what is found, line by line as it is known."""
     from ..hosts.hosts import Hosts
 
-    def tell(finding: Finding) -> None:
-        if not arguments.json:
-            print(_line(finding), flush=True)
+    with waiting(f"examining {arguments.place} ...") as line:
 
-    diagnosis = Hosts().diagnose(arguments.place, python=arguments.python, tell=tell)
+        def tell(finding: Finding) -> None:
+            if not arguments.json:
+                with line.aside():
+                    print(_line(finding))
+
+        diagnosis = Hosts().diagnose(arguments.place, python=arguments.python, tell=tell)
     if arguments.json:
         print(json.dumps(diagnosis.to_dict(), indent=2, ensure_ascii=False))
     elif diagnosis.can_start:

@@ -10,6 +10,7 @@ from ..errors import LocationError
 from ..location import parse_host
 from .kernels import add_timeout
 from .table import print_table
+from .waiting import waiting
 
 if TYPE_CHECKING:
     from ..hosts.hosts import KnownHost
@@ -56,7 +57,10 @@ def run(arguments: argparse.Namespace) -> int:
     hosts = Hosts(timeout=arguments.timeout or DEADLINE)
     known = {host.host: host for host in hosts.list()}
     names = list(dict.fromkeys(arguments.hosts)) or list(known)
-    states = hosts.probe_all(names) if arguments.probe or arguments.hosts else {}
+    states = {}
+    if arguments.probe or arguments.hosts:
+        with waiting("asking the hosts ..."):
+            states = hosts.probe_all(names)
     if arguments.json:
         print(json.dumps([_as_json(name, known.get(name), states) for name in names], indent=2, ensure_ascii=False))
     elif not names:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import HostError, LocationError
 from ..location import parse_host
 from .table import print_table
+from .waiting import waiting
 
 if TYPE_CHECKING:
     from ..kernels.survey import FoundKernel, HostAnswer
@@ -76,7 +77,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Ask the hosts and print what they have."""
     from ..kernels.survey import DEADLINE, survey
 
-    answers = survey(arguments.hosts or None, arguments.timeout or DEADLINE)
+    with waiting("asking the hosts which kernels they have ..."):
+        answers = survey(arguments.hosts or None, arguments.timeout or DEADLINE)
     if arguments.json:
         print(json.dumps(_as_json(answers), indent=2, ensure_ascii=False))
         return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import AlbedoError, ConfigError
 from ..location import parse_host
+from .waiting import waiting
 
 if TYPE_CHECKING:
     from ..hosts.openssh_config import Resolved
@@ -72,11 +73,14 @@ def run(arguments: argparse.Namespace) -> int:
             f"ssh has to ask you something to sign in to {ssh.host}, and this is no terminal. Run the command in one."
         )
     for path in ssh.masters(resolved):
-        if ssh.serves(path):
+        with waiting(f"{ssh.host}: looking whether you are signed in ..."):
+            serves = ssh.serves(path)
+        if serves:
             print(f"You are signed in to {ssh.host} already: its connection is at {path}.")
             return 0
         ssh.control(path, "exit")  # it is there and does not answer
-    words = ssh.fails_unasked()
+    with waiting(f"{ssh.host}: looking whether it needs a sign-in ..."):
+        words = ssh.fails_unasked()
     if words is None:
         print(f"{ssh.host} needs no sign-in: your keys let you in. Nothing was left running.")
         return 0

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AlbedoError, ConfigError, KernelGoneError
 from .kernels import add_timeout
+from .waiting import waiting
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -71,7 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     from ..recovery import recover
 
     file = _read(arguments.notebook)
-    kernel, cells = _journal(arguments)
+    with waiting("asking for what the kernel has kept ..."):
+        kernel, cells = _journal(arguments)
     recovery = recover(file.notebook, cells, file.modified / 1e9)
     print(f"{arguments.notebook}: kernel {kernel.short_id} on {kernel.host_name} has kept {_count(len(cells), 'cell')}")
     for change in recovery.changes:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AlbedoError, HostError, LinkAwayError
 from .kernels import add_timeout
+from .waiting import Waiting, waiting
 
 if TYPE_CHECKING:
     from ..kernels.survey import FoundKernel
@@ -51,40 +52,53 @@ def run(arguments: argparse.Namespace) -> int:
     deadline = arguments.timeout or DEADLINE
     status = 0
     kernels: dict[str, FoundKernel] = {}
-    if arguments.notebook is not None:
-        kernels = {kernel.kernel_id: kernel for kernel in find.by_notebook(arguments.notebook, deadline)}
-    for prefix in arguments.ids:
-        try:
-            kernel = find.by_id(prefix, deadline)
-        except AlbedoError as error:
-            # The others are ended all the same.
-            print(f"jupyter albedo: {error}", file=sys.stderr)
-            status = 1
-        else:
-            kernels[kernel.kernel_id] = kernel
+    with waiting("looking for the kernels ...") as line:
+        if arguments.notebook is not None:
+            kernels = {kernel.kernel_id: kernel for kernel in find.by_notebook(arguments.notebook, deadline)}
+        for prefix in arguments.ids:
+            try:
+                kernel = find.by_id(prefix, deadline)
+            except AlbedoError as error:
+                # The others are ended all the same.
+                with line.aside():
+                    print(f"jupyter albedo: {error}", file=sys.stderr)
+                status = 1
+            else:
+                kernels[kernel.kernel_id] = kernel
 
-    async def end_all() -> list[bool]:
-        import asyncio
+    with waiting("ending, and looking whether anything is left ...") as line:
 
-        return await asyncio.gather(*(_end(kernel, arguments.timeout or _TIMEOUT) for kernel in kernels.values()))
+        async def end_all() -> list[bool]:
+            import asyncio
 
-    return status if all(io_thread.run_blocking(end_all())) else 1
+            timeout = arguments.timeout or _TIMEOUT
+            return await asyncio.gather(*(_end(kernel, timeout, line) for kernel in kernels.values()))
+
+        return status if all(io_thread.run_blocking(end_all())) else 1
 
 
-async def _end(kernel: FoundKernel, timeout: float) -> bool:
+async def _end(kernel: FoundKernel, timeout: float, line: Waiting) -> bool:
     """End one kernel and say what came of it; whether nothing is left."""
-    name = f"{kernel.short_id} on {kernel.host_name}"
     try:
-        report = await end_kernel(kernel, timeout)
-    except (HostError, LinkAwayError) as error:
-        print(f"jupyter albedo: {error}", file=sys.stderr)
+        ended: dict[str, Any] | AlbedoError = await end_kernel(kernel, timeout)
+    except AlbedoError as error:
+        ended = error
+    with line.aside():
+        return _tell(kernel, ended)
+
+
+def _tell(kernel: FoundKernel, ended: dict[str, Any] | AlbedoError) -> bool:
+    """Say what came of ending a kernel; whether nothing is left."""
+    name = f"{kernel.short_id} on {kernel.host_name}"
+    if isinstance(ended, (HostError, LinkAwayError)):
+        print(f"jupyter albedo: {ended}", file=sys.stderr)
         if kernel.record is not None:
             print(f"Kernel {name} is to be ended, which will be done at the next contact with its host.")
         return False
-    except AlbedoError as error:
-        print(f"jupyter albedo: kernel {name} is not proven to have ended: {error}", file=sys.stderr)
+    if isinstance(ended, AlbedoError):
+        print(f"jupyter albedo: kernel {name} is not proven to have ended: {ended}", file=sys.stderr)
         return False
-    left = [*report["survivors"], *report["foreign"]]
+    left = [*ended["survivors"], *ended["foreign"]]
     for process in left:
         print(
             f"jupyter albedo: process {process['pid']} ({process['name']}) is left on {kernel.host_name}:"

@@ -13,6 +13,7 @@ from ..location import Location
 from . import io_thread
 from .activity import Activity
 from .pool import HostPool
+from .progress import Progress
 from .refusals import refused
 from .transport import Exit
 from .visit import Visit
@@ -113,8 +114,7 @@ async def ask(
             return
         for report in frames:
             if report.get("need") == "bundle":
-                activity.enter(visit.host, visit, "staging")
-                visit.send_bundle()
+                activity.enter(visit.host, visit, "staging", Progress(0, visit.send_bundle(), packages=False))
             elif parcel is not None and parcel.heard(visit, report):
                 limit.reschedule(asyncio.get_running_loop().time() + ANSWER_TIMEOUT)
             elif not answer.done():

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from ..errors import KernelStartError, PackagesMissingError, UnreachableError
@@ -18,6 +17,7 @@ from .activity import Activity
 from .check import ask
 from .host_python import HostPython
 from .joint import Joint
+from .progress import Progress
 from .refusals import lacks_packages
 from .visit import Visit
 from .wheels import FetchError, WheelSet, in_thread, wheel_set
@@ -28,29 +28,6 @@ _ATTEMPTS = 6
 _PAUSE = 0.2  # seconds after the first broken connection, doubled after each further one
 
 _PIECE = 1 << 17
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far packages are on their way to a host.
-
-    Attributes:
-        done: bytes that the host has.
-        all: bytes that it is to have; None while they are still being fetched.
-    """
-
-    done: int
-    all: int | None
-
-    @property
-    def quarter(self) -> int:
-        """How many quarters of the way are done."""
-        return 4 * self.done // self.all if self.all else 0
-
-    def __str__(self) -> str:
-        if self.all is None:
-            return "fetching ipykernel and what it needs"
-        return f"{self.done / 1e6:.1f} of {self.all / 1e6:.1f} MB of packages are there"
 
 
 class _UnderWay:
@@ -111,9 +88,13 @@ async def provide(
 
     async def work(tell: Callable[[Progress], None]) -> WheelSet:
         activity, token = Activity.get(), object()
-        activity.enter(lacking.host, token, "staging")
+
+        def going_on(progress: Progress) -> None:
+            activity.enter(lacking.host, token, "staging", progress)
+            tell(progress)
+
         try:
-            return await _provide(host, python, facts, lacking, tell)
+            return await _provide(host, python, facts, lacking, going_on)
         finally:
             activity.leave(lacking.host, token)
 

@@ -96,7 +96,7 @@ class _Visitor:
             self.facts = dict(event["kernel"])
             self.news.set()
 
-    def stepped(self, step: str) -> None:
+    def stepped(self, step: str, size: int = 0) -> None:
         """Nobody watches."""
 
     def forgotten(self) -> None:

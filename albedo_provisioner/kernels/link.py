@@ -72,8 +72,10 @@ class LinkOwner(Protocol):
     def told(self, event: dict[str, Any]) -> None:
         """Take what the keeper says unasked."""
 
-    def stepped(self, step: str) -> None:
-        """Take the step that the link is in: connecting, staging, starting, attached, reattaching, ended."""
+    def stepped(self, step: str, size: int = 0) -> None:
+        """Take the step that the link is in: connecting, staging, starting, attached, reattaching, ended; and how many
+        bytes of our files are copied in it.
+        """
 
     def forgotten(self) -> None:
         """Note that messages may be missing: the keeper did not know the link any more, and it begins anew."""
@@ -338,7 +340,7 @@ class KernelLink:
         if report.get("need") == "bundle":
             size = visit.send_bundle()
             log.info("%s: first visit of this version, %d bytes are copied", self._transport.host, size)
-            self._owner.stepped("staging")
+            self._owner.stepped("staging", size)
         elif "error" in report and self._greeted is not None and not self._greeted.done():
             error = refused(self._transport.host, report, self._python)
             if report["error"] == "elsewhere":

@@ -30,7 +30,7 @@ from .request import KernelRequest
 from .watched import WatchedKernel
 
 if TYPE_CHECKING:
-    from ..hosts.provide import Progress
+    from ..hosts.progress import Progress
 
 log = logging.getLogger("albedo_provisioner.kernels")
 

@@ -6,21 +6,19 @@ import asyncio
 import json
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..bundle.wire import CALL, NOTE
 from ..errors import KernelGoneError
 from ..hosts.activity import Activity
 from ..hosts.pool import HostPool
+from ..hosts.progress import Progress
 from .calls import Calls, Handler
 from .endings import how_it_ended, in_background
 from .front import Front
 from .link import KernelLink
 from .records import KernelRecords
 from .request import KernelRequest
-
-if TYPE_CHECKING:
-    from ..hosts.provide import Progress
 
 log = logging.getLogger("albedo_provisioner.kernels")
 
@@ -37,6 +35,7 @@ class WatchedKernel:
         """connecting, staging, starting, attached, reattaching or ended; nothing before its first connection."""
         self.on_step: Callable[[str], None] | None = None
         self.on_progress: Callable[[Progress | None], None] | None = None
+        self._copied = 0  # bytes of our files that go there in the present step
         self.state = "starting"
         """The kernel's process: starting, running or exited."""
         self.exit_code: int | None = None
@@ -193,7 +192,7 @@ class WatchedKernel:
             self._node = node
             asyncio.get_running_loop().run_in_executor(None, KernelRecords().set_node, self.kernel_id, node)
 
-    def stepped(self, step: str) -> None:
+    def stepped(self, step: str, size: int = 0) -> None:
         """Take the link's step; the first connection alone does not make a kernel ready."""
         if step == "attached" and self.state == "starting":
             step = "starting"
@@ -201,11 +200,15 @@ class WatchedKernel:
             self.step = step
             self._changed.set()
             if step in ("connecting", "staging", "starting"):
-                Activity.get().enter(self.host, self, step)
+                copied = Progress(0, size, packages=False) if size else None
+                Activity.get().enter(self.host, self, step, copied)
             else:
                 Activity.get().leave(self.host, self)
             if self.on_step is not None:
                 self.on_step(step)
+            if self.on_progress is not None and (size or self._copied):
+                self.on_progress(Progress(0, size, packages=False) if size else None)
+            self._copied = size
 
     def told(self, event: dict[str, Any]) -> None:
         """Take the keeper's news."""

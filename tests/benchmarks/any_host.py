@@ -3,7 +3,7 @@
     python -m tests.benchmarks.any_host [bare] [many] [probe] [--quick]
 
 An sshd of its own on loopback, as the other benchmarks have it (`hosts.py`); TMPDIR says on which disk its home lies.
-Each round has a client process of its own. `bare` takes the wheels of ipykernel from pip's package index the first time.
+Each round has a client process of its own. `bare` has pip fetch the wheels of ipykernel once.
 """
 
 from __future__ import annotations
@@ -191,8 +191,8 @@ while True:
         say("busy")
         content = {"status": "ok", "restart": False, "execution_count": 1, "user_expressions": {}, "payload": []}
         if kind == "kernel_info_request":
-            content |= {"protocol_version": "5.3", "implementation": "small", "implementation_version": "1", "banner": ""}
-            content |= {"language_info": {"name": "small", "version": "1", "mimetype": "text/x", "file_extension": ".x"}}
+            content |= {"protocol_version": "5.3", "implementation": "small", "implementation_version": "1"}
+            content |= {"banner": "", "language_info": {"name": "small", "version": "1", "mimetype": "text/x"}}
         if kind == "execute_request":
             stream = {"name": "stdout", "text": message["content"]["code"]}
             session.send(iopub, "stream", stream, parent=message, ident=b"stream")

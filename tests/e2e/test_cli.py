@@ -274,17 +274,6 @@ def test_an_unreachable_host_is_one_sentence_and_nothing_is_written(capsys: Capt
     assert names() == []
 
 
-def test_waiting_is_told_at_once_to_a_terminal_and_only_when_long_to_others(
-    capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with cli._progress("connecting to gpu ...", patience=60):
-        pass
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    with cli._progress("connecting to gpu ...", patience=60):
-        assert capsys.readouterr().err == "connecting to gpu ...\n"
-
-
 # ----------------------------------------------------------------------------------------------- list and remove
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -28,9 +29,13 @@ def server(workspace: Workspace) -> Iterator[NotebookServer]:
 
 class TestNotebooks:
     def test_a_notebook_runs_is_interrupted_and_restarted(self, server: NotebookServer, remote_host: Host) -> None:
-        """K4: the notebook's own path arrives, too."""
+        """K4: the notebook's own path arrives, too. K2: the log tells each step of the start, as it is by default."""
         answer = server.start(add_kernelspec(remote_host.location()), "täglich.ipynb")
         assert answer.status == 201, answer
+        steps = re.findall(r"^\[I .*\] Kernel \S+ on \S+: (.*)$", server.log(), re.MULTILINE)
+        copying = "staging, copying N kB of our own files"
+        told = [re.sub(r"\d+", "N", step) for step in steps]
+        assert told == ["connecting", "staging", copying, "starting", "attached"], server.log()
         kernel_id = answer.content["kernel"]["id"]
         channels = server.open(kernel_id)
         assert channels.run("import os\nprint(os.environ['HOME'])") == f"{remote_host.home}\n"

@@ -60,9 +60,8 @@ async def diagnose(host: str | None, folder: str | None, python: str | None, tel
         except ConfigError as error:
             expected = error
     activity, token = Activity.get(), object()
-    activity.enter(transport.host, token, "asking")
     try:
-        examined = await examine(transport, folder, python)
+        examined = await examine(transport, folder, python, lambda step: activity.enter(transport.host, token, step))
     finally:
         activity.leave(transport.host, token)
     if isinstance(transport, RemoteTransport):

@@ -10,6 +10,7 @@ import json
 import os
 import struct
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,19 +76,24 @@ class Examined:
     sessions: int | None = None
 
 
-async def examine(transport: Transport, folder: str | None, python: str | None) -> Examined:
+async def examine(
+    transport: Transport, folder: str | None, python: str | None, enter: Callable[[str], None]
+) -> Examined:
     """Go to a host and have it examined; on the I/O thread. Whatever happens is in what is returned.
 
     Args:
         transport: the way there.
         folder: the path of a folder that a kernel is to run in; None to look at none.
         python: the interpreter, as for a kernel.
+        enter: called with each step: "connecting", "asking", "measuring".
     """
     found = Examined()
     code = bare_text("examine.py") + "\nmain(request, read, report)\n"
     talk = _Conversation(transport, {"do": "examine", "code": code, "cwd": folder}, python)
     try:
-        await _ask(talk, found)
+        enter("connecting")
+        await _ask(talk, found, enter)
+        enter("measuring")
         await _measure(talk, found)
         found.sessions = await _count_sessions(talk.visit.channel)
     except AlbedoError as error:
@@ -101,9 +107,10 @@ async def examine(transport: Transport, folder: str | None, python: str | None) 
     return found
 
 
-async def _ask(talk: _Conversation, found: Examined) -> None:
+async def _ask(talk: _Conversation, found: Examined, enter: Callable[[str], None]) -> None:
     began = time.monotonic()
     await talk.visit.open()
+    enter("asking")
     opened = time.monotonic()
     found.connected = opened - began
     found.here = (await talk.report(ANSWER_TIMEOUT))["here"]
