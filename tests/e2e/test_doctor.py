@@ -64,7 +64,10 @@ def stand_in(host: Host, path: str, first: str) -> Path:
 
 
 class TestAGoodHost:
-    def test_is_told_to_be_one_in_a_line_for_each_check(self, sshd_host: Real, workspace: Workspace) -> None:
+    def test_is_told_to_be_one_in_a_line_for_each_check(
+        self, sshd_host: Real, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(verdicts, "_SLOW_LOGIN", 30)  # whatever else this machine does
         folder = sshd_host.make_folder("proj")
         told: list[Finding] = []
         found = Hosts().diagnose(sshd_host.location("proj"), tell=told.append)
@@ -103,12 +106,14 @@ class TestAGoodHost:
         assert found.can_start
 
     def test_is_told_by_the_command(self, sshd_host: Real) -> None:
-        lines = albedo("doctor", str(sshd_host.alias)).splitlines()
-        assert all(line.split()[0] == "ok" for line in lines[:-1])
-        assert lines[-1] == f"Nothing keeps a kernel from starting on {sshd_host.alias}."
-        document = json.loads(albedo("doctor", "--json", str(sshd_host.alias)))
-        assert len(document["findings"]) == len(lines) - 1
-        assert {each["state"] for each in document["findings"]} == {"ok"}
+        *lines, last = albedo("doctor", str(sshd_host.alias)).splitlines()
+        lines = [line for line in lines if not line.startswith("examining ")]  # told to a pipe that waits long
+        assert last == f"Nothing keeps a kernel from starting on {sshd_host.alias}."
+        text = albedo("doctor", "--json", str(sshd_host.alias))
+        document = json.loads(text[text.index("{") :])
+        assert [each["check"] for each in document["findings"]] == [line[9:19].rstrip() for line in lines]
+        assert document["can_start"] is True
+        assert "problem" not in {each["state"] for each in document["findings"]}
 
     def test_may_be_this_machine(self, local_host: Host) -> None:
         found = Hosts().diagnose(".", python=str(local_host.python))
@@ -155,7 +160,8 @@ class TestAHostOutOfReach:
     def test_is_told_of_as_far_as_it_can_be_from_here(self, sshd_host: Real, workspace: Workspace) -> None:
         sshd_host.down()
         text = albedo("doctor", str(sshd_host.alias), status=1)
-        assert [line.split()[:2] for line in text.splitlines()[:-1]] == [
+        lines = [line.split()[:2] for line in text.splitlines()[:-1] if not line.startswith("examining ")]
+        assert lines == [
             ["ok", "config"],
             ["ok", "name"],
             ["ok", "ssh"],
