@@ -55,10 +55,17 @@ async def look(
     request = {"do": "browse", "want": want, "cwd": location.path, "below": inside, "seconds": timeout / 3, **options}
     if location.host is None and python is None:
         python = sys.executable  # this one is good enough, whatever the login shell has
-    return await io_thread.run(_ask(location.host, request, python, timeout))
+    return await io_thread.run(ask_at_length(location.host, request, python, timeout))
 
 
-async def _ask(host: str | None, request: dict[str, Any], python: str | None, timeout: float) -> dict[str, Any]:
+async def ask_at_length(
+    host: str | None, request: dict[str, Any], python: str | None, timeout: float
+) -> dict[str, Any]:
+    """Have a host answer a request, however long the answer is (`send` in `bundle/browsing.py`); on the I/O thread.
+
+    Raises:
+        HostError: it cannot, or not in time.
+    """
     name = HostPool.get().transport_for(host).host
     pieces = _Pieces()
     asking = asyncio.get_running_loop().create_task(ask(host, request, python, pieces))

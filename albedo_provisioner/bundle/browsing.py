@@ -44,7 +44,7 @@ def browse(request: dict[str, Any]) -> None:
         answer = {"entries": entries, "more": more}
     else:
         answer = {"repo": repository, "preview": preview}[request["want"]](folder, request["seconds"])
-    _send({"folder": text(folder), **answer})
+    send({"folder": text(folder), **answer})
 
 
 def path_of(location: str, below: str) -> bytes:
@@ -53,7 +53,8 @@ def path_of(location: str, below: str) -> bytes:
     return os.path.abspath(os.path.join(path, below.encode("utf-8", "surrogateescape")) if below else path)
 
 
-def _send(answer: dict[str, Any]) -> None:
+def send(answer: dict[str, Any]) -> None:
+    """Answer in as many pieces as it takes, which `browse/visit.py` puts together."""
     data = zlib.compress(json.dumps(answer).encode())
     pieces = [data[start : start + _PIECE] for start in range(0, len(data), _PIECE)]
     for piece in pieces[:-1]:

@@ -184,9 +184,10 @@ def survey(request: dict[str, Any]) -> None:
 
 def gather(request: dict[str, Any]) -> None:
     """Answer what a folder of this host has for an agent."""
+    from .browsing import send
     from .gather import gather as look_around
 
-    report(gathered=look_around(folder(request["cwd"])))
+    send(look_around(folder(request["cwd"])))
 
 
 def look(request: dict[str, Any]) -> None:

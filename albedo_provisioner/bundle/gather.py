@@ -19,7 +19,10 @@ SKILLS = ".agents/skills"
 """The folder that has a folder with a `SKILL.md` for each skill."""
 
 MOST_BYTES = 64 << 10
-"""Bytes that are taken of a file of instructions; and of a skill's front matter."""
+"""Bytes that are taken of a file of instructions."""
+
+MOST_FRONT_MATTER = 4 << 10
+"""Bytes that the front matter of a skill may have; a longer one is left out."""
 
 MOST_BYTES_ALTOGETHER = 512 << 10
 MOST_FILES = 200
@@ -135,11 +138,14 @@ class _Found:
             if len(self.files) + len(self.skills) >= MOST_FILES or self._room <= 0:
                 self._problem(path, "there is too much before it")
                 return None
-            most = min(MOST_BYTES, self._room)
+            most = 2 * MOST_FRONT_MATTER if front_matter else min(MOST_BYTES, self._room)
             data = file.read(most + 1)
         self._known.add((status.st_dev, status.st_ino))
         if front_matter:
-            data, most = _front_matter(data), MOST_BYTES
+            data = _front_matter(data)
+            if len(data) > MOST_FRONT_MATTER:
+                self._problem(path, "its front matter is too long")
+                data = b""
         self._room -= min(len(data), most)
         return {"path": path, "text": data[:most].decode("utf-8", "replace"), "cut": len(data) > most}
 

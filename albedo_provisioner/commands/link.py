@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from ..location import Location
+from ..location import place
 from .memory import location, with_home
 from .table import print_table
 
@@ -59,7 +59,7 @@ def _remove(arguments: argparse.Namespace) -> int:
 
     groups = WorkspaceGroups()
     known = {link_id(each): each for group in groups.groups() for each in group}
-    member = known.get(arguments.member) or with_home(Location.parse(arguments.member).expanded())
+    member = known.get(arguments.member) or with_home(place(arguments.member))
     groups.unlink(member)
     print(f"{member} is not linked any more")
     return 0

@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import LocationError
-from ..location import Location
+from ..location import Location, place
 
 if TYPE_CHECKING:
     from ..workspace.memory import WorkspaceMemory
@@ -45,13 +45,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def location(text: str) -> Location:
-    """Read a location.
+    """Read a location as a person types it.
 
     Raises:
         argparse.ArgumentTypeError: it is none.
     """
     try:
-        return Location.parse(text).expanded()
+        return place(text)
     except LocationError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
@@ -76,18 +76,18 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def with_home(place: Location) -> Location:
+def with_home(typed: Location) -> Location:
     """Return a location with its absolute path; what needs ssh is imported only if a host has to be asked for it.
 
     Raises:
         HostError: the host cannot be asked.
     """
-    if not place.needs_home:
-        return place
+    if not typed.needs_home:
+        return typed
     from ..hosts import io_thread
     from ..workspace.asking import absolute
 
-    return io_thread.run_blocking(absolute(place))
+    return io_thread.run_blocking(absolute(typed))
 
 
 def _find(memory: WorkspaceMemory, action: str, text: str | None, limit: int | None) -> int:

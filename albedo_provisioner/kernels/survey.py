@@ -115,6 +115,12 @@ async def survey_on_io_thread(hosts: Sequence[str | None] | None, deadline: floa
     return _without_doubles(answers)
 
 
+def known_pythons(host: str | None) -> list[str | None]:
+    """Return the interpreters of a host that kernels on record and our kernelspecs name; None is its own `python3`."""
+    known = _known_hosts().get(host)
+    return [] if known is None else known.pythons
+
+
 def _known_hosts() -> dict[str | None, _Host]:
     known: dict[str | None, _Host] = {}
     for record in reversed(KernelRecords().all()):

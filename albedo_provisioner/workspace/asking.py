@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from ..browse.visit import ask_at_length
 from ..bundle import gather as on_host
 from ..errors import AlbedoError, FolderError, HostError, SignInError, UnreachableError, UnsupportedHostError
 from ..hosts.activity import Activity
@@ -18,6 +19,7 @@ from ..hosts.check import ask
 from ..hosts.io_thread import IOThread
 from ..hosts.pool import HostPool
 from ..hosts.probe import NEEDS_AUTH, READY, UNREACHABLE, UNSUPPORTED, HostState, Probes
+from ..kernels.survey import known_pythons
 from ..location import Location
 from .links import link_id
 from .mirror import Mirror
@@ -26,6 +28,9 @@ T = TypeVar("T")
 
 EVERY = 5.0
 """Seconds between two looks into a workspace, whoever wants them."""
+
+GATHER_TIMEOUT = 25.0
+"""Seconds that a look into a workspace may take, connecting included. Nobody has to wait for it."""
 
 PATIENCE = 5.0
 """Seconds that each host has to say whether its folders are there."""
@@ -129,13 +134,8 @@ async def look_at(
     answers = await asyncio.gather(*(_look_at(host, tuple(paths), patience) for host, paths in by_host.items()))
     found = {(host, path): seen for host, answer in zip(by_host, answers, strict=True) for path, seen in answer.items()}
     rows = [LinkedWorkspace(link_id(each), each, *found[each.host, each.path]) for each in wanted]
-
-    def keep() -> None:
-        mirror = Mirror(home)
-        for row in rows:
-            mirror.put_badge(row.location, row.badge, row.detail)
-
-    await in_thread(keep)
+    if rows:
+        await in_thread(lambda: Mirror(home).put_badges((row.location, row.badge, row.detail) for row in rows))
     return rows
 
 
@@ -143,7 +143,11 @@ async def _look_at(host: str | None, paths: tuple[str, ...], patience: float) ->
     async def look() -> list[list[str]]:
         if host is None:
             return await in_thread(lambda: on_host.look(paths))
-        return list((await ask(host, {"do": "look", "folders": list(paths)}))["looked"])
+        request = {"do": "look", "folders": list(paths)}
+        seen = (await _by_any_python(host, None, lambda each: ask(host, request, each)))["looked"]
+        if len(seen) != len(paths):
+            raise UnsupportedHostError(host, f"{host} answered what we do not understand.")
+        return [[str(state), str(detail)] for state, detail in seen]
 
     task = IOThread.get().only(_UnderWay).begin(("look", host, paths), look)
     done, _ = await asyncio.wait([task], timeout=patience)
@@ -159,7 +163,9 @@ async def _look_at(host: str | None, paths: tuple[str, ...], patience: float) ->
     except AlbedoError as error:
         return dict.fromkeys(paths, (UNREACHABLE_BADGE, str(error)))
     badges = {on_host.THERE: "", on_host.GONE: GONE, on_host.UNKNOWN: UNREACHABLE_BADGE}
-    return {path: (badges[state], detail) for path, (state, detail) in zip(paths, seen, strict=True)}
+    return {
+        path: (badges.get(state, UNREACHABLE_BADGE), detail) for path, (state, detail) in zip(paths, seen, strict=True)
+    }
 
 
 # -- what a workspace has ------------------------------------------------------------------------------------
@@ -187,7 +193,8 @@ async def _refresh(location: Location, python: str | None, home: str | os.PathLi
         if location.host is None:
             facts = await in_thread(lambda: _gather_here(location.path))
         else:
-            facts = (await ask(location.host, {"do": "gather", "cwd": location.path}, python))["gathered"]
+            facts = await _gather_there(location.host, location.path, python)
+            await in_thread(lambda: Mirror(home).put_home(str(location.host), facts["home"]))
     except AlbedoError as error:
         state = getattr(error, "state", UNREACHABLE)
         if isinstance(error, FolderError):
@@ -205,6 +212,44 @@ def _gather_here(path: str) -> dict[str, Any]:
     if state != on_host.THERE:
         raise FolderError("this machine", f"The folder {path} on this machine cannot be used: {detail}.", detail)
     return on_host.gather(path)
+
+
+async def _gather_there(host: str, path: str, python: str | None) -> dict[str, Any]:
+    answer = await _by_any_python(
+        host, python, lambda each: ask_at_length(host, {"do": "gather", "cwd": path}, each, GATHER_TIMEOUT)
+    )
+    try:  # it is a host's word, and will be read by programs that take it for what it should be
+        return {
+            **{name: str(answer[name]) for name in ("os", "arch", "home", "folder")},
+            "root": None if answer["root"] is None else str(answer["root"]),
+            **{
+                name: [
+                    {"path": str(each["path"]), "text": str(each["text"]), "cut": bool(each["cut"])}
+                    for each in answer[name]
+                ]
+                for name in ("files", "skills")
+            },
+            "problems": [{"path": str(each["path"]), "detail": str(each["detail"])} for each in answer["problems"]],
+            "late": bool(answer["late"]),
+        }
+    except (LookupError, TypeError) as error:
+        raise UnsupportedHostError(host, f"{host} answered what we do not understand: {error!r}.") from error
+
+
+async def _by_any_python(host: str, python: str | None, work: Callable[[str | None], Awaitable[T]]) -> T:
+    """Have a host answer by the first interpreter that does, of those that are known: its `python3` may be too old.
+
+    Raises:
+        AlbedoError: none does.
+    """
+    refusal: UnsupportedHostError | None = None
+    for each in dict.fromkeys([python, *(await in_thread(lambda: known_pythons(host)))]):
+        try:
+            return await work(each)
+        except UnsupportedHostError as error:
+            refusal = refusal or error
+    assert refusal is not None
+    raise refusal
 
 
 async def within(seconds: float, work: Iterable[Awaitable[Any]]) -> None:

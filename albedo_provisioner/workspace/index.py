@@ -6,6 +6,7 @@ read again. The index may be removed at any time.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import sqlite3
@@ -31,6 +32,8 @@ _SNIPPET = 24  # words around what was found
 
 _MOST_WORDS = 64  # of a query
 
+_MOST_HITS = 1000
+
 
 def search(
     stores: Sequence[MemoryStore], query: str, limit: int, home: str | os.PathLike[str] | None = None
@@ -47,7 +50,8 @@ def search(
         MemoryFileError: a file of one's own cannot be read. (One of another workspace is told of at the end.)
         ConfigError: the index cannot be used.
     """
-    words = [word for word in re.findall(r"[\w\-.]*\w", query) if any(map(str.isalnum, word))][:_MOST_WORDS]
+    found = (match[0] for match in re.finditer(r"\w[\w.\-]*", query))
+    words = list(itertools.islice((word for word in found if any(map(str.isalnum, word))), _MOST_WORDS))
     if not words or limit < 1:
         return []
     path = albedo_home(home) / "memory-index.sqlite"
@@ -75,7 +79,7 @@ def _find(database: sqlite3.Connection, stores: Sequence[MemoryStore], words: li
         rows = database.execute(
             f"SELECT location, name, line, snippet(paragraphs, 0, '**', '**', '…', {_SNIPPET}) FROM paragraphs "
             f"WHERE paragraphs MATCH ? AND location IN ({', '.join('?' * len(places))}) ORDER BY rank LIMIT ?",
-            (operator.join(f'"{word}"' for word in words), *places, limit),
+            (operator.join(f'"{word}"' for word in words), *places, min(limit, _MOST_HITS)),
         )
         hits = [Hit.make(place, place == places[0], name, line, _one_line(text)) for place, name, line, text in rows]
         if hits:

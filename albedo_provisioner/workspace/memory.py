@@ -24,6 +24,8 @@ SEARCH_LIMIT = 10
 
 _LONGEST_LINE = 300
 
+_MOST_LINES = 10_000
+
 
 class WorkspaceMemory:
     """The memory of one workspace, and what is read along with it.
@@ -87,13 +89,13 @@ class WorkspaceMemory:
 
         Args:
             term: the text; no pattern.
-            limit: lines at most.
+            limit: lines at most, up to 10,000.
 
         Raises:
             ValueError: `term` is empty.
             MemoryFileError: one's own cannot be read. (That another's cannot is told in its place, as line 0.)
         """
-        wanted = term.casefold()
+        wanted, limit = term.casefold(), min(limit, _MOST_LINES)
         if not wanted:
             raise ValueError("grep looks for a text, and this one is empty")
         hits: list[Hit] = []

@@ -8,6 +8,7 @@ import json
 import os
 import sqlite3
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -124,11 +125,13 @@ class Mirror:
             row = database.execute("SELECT badge, detail FROM badges WHERE location = ?", (str(location),)).fetchone()
         return None if row is None else (str(row[0]), str(row[1]))
 
-    def put_badge(self, location: Location, badge: str, detail: str) -> None:
-        """Keep the badge of a workspace."""
+    def put_badges(self, badges: Iterable[tuple[Location, str, str]]) -> None:
+        """Keep the badges of workspaces, each with its detail."""
         with self._open() as database:
-            database.execute(
-                "INSERT OR REPLACE INTO badges VALUES (?, ?, ?, ?)", (str(location), badge, detail, time.time())
+            database.execute("BEGIN IMMEDIATE")
+            database.executemany(
+                "INSERT OR REPLACE INTO badges VALUES (?, ?, ?, ?)",
+                ((str(location), badge, detail, time.time()) for location, badge, detail in badges),
             )
 
     def home_of(self, host: str) -> str | None:

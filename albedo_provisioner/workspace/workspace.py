@@ -125,20 +125,25 @@ class Workspace:
         Raises:
             ConfigError: what is on record here cannot be used.
         """
-        here = self._where()
-        asking = self._in_background(self._ask())
-        # What is on this machine is there at once, as a rule.
-        await within(max(wait, 0.0 if here.is_remote else _LOCAL_PATIENCE), [asking])
+        folder, linked = self._in_background(self._look()), self._in_background(self._look_at_linked())
+        if not self._where().is_remote:  # what is on this machine is there at once, as a rule
+            await within(max(wait, _LOCAL_PATIENCE), [folder])
+        await within(wait, [folder, linked])
         return await in_thread(lambda: compose(self._where(), self._home, memory_chars, instruction_chars))
 
-    async def _ask(self) -> None:
-        """Have the mirror show what the folder has, and whether those of linked workspaces are there."""
+    async def _look(self) -> None:
+        """Have the mirror show what the folder has."""
         try:
-            location = await absolute(self._where(), self._home)
-            members = await in_thread(lambda: self._groups.group(location))
-            await asyncio.gather(refresh(location, self._python(), self._home), look_at(members, self._home))
+            await refresh(await absolute(self._where(), self._home), self._python(), self._home)
         except AlbedoError as error:
             log.info("%s: %s", self._where(), error)  # what is not known is said to be unknown
+
+    async def _look_at_linked(self) -> None:
+        """Have the mirror show whether the folders of linked workspaces are there."""
+        try:
+            await self.linked()
+        except AlbedoError as error:
+            log.info("%s: %s", self._where(), error)
 
     def _in_background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)

@@ -6,13 +6,16 @@ import asyncio
 import json
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crash import albedo
 from faces import Embedded, Host, Real
+from kernels import add_kernelspec
 from procs import wait_until
 
 from albedo_provisioner import AsyncSessions, Session, Sessions
@@ -287,6 +290,7 @@ class TestContext:
         embedded_host.write("proj/AGENTS.md", "a" * 200_000)
         for number in range(250):
             embedded_host.write(f"proj/.agents/skills/s{number:03}/SKILL.md", SKILL)
+        embedded_host.write("proj/.agents/skills/long/SKILL.md", f"---\nname: {'x' * 5000}\n---\n")
         session = sessions.open(embedded_host.location("proj"))
         session.memory.append("m" * 100_000)
         context = session.context(wait=20, memory_chars=1000, instruction_chars=2000)
@@ -294,7 +298,40 @@ class TestContext:
         assert len(context.memory or "") <= 1000
         assert len(context.skills) == 199
         assert any("there is too much before it" in each for each in context.problems)
+        assert any("its front matter is too long" in each for each in context.problems)
         assert len(session.context(instruction_chars=10**6).instructions[0].text) < 66_000
+
+    def test_of_a_host_whose_python_is_too_old_says_so_unless_another_is_known(
+        self, embedded_host: Embedded, sessions: Sessions
+    ) -> None:
+        location = furnish(embedded_host)
+        embedded_host.write_old_python("old/python3")
+        profile = (embedded_host.home / ".profile").read_text()
+        embedded_host.write(".profile", f"{profile}\nPATH={embedded_host.home}/old:$PATH\n")
+        context = sessions.open(location).context(wait=20)
+        assert (context.state, context.skills) == ("unsupported", ())
+        assert "3.8.2" in context.text
+        add_kernelspec(location, {"python": str(embedded_host.python)})
+        session = sessions.open(embedded_host.location("proj"))
+        assert session.context(wait=20).state == "ready"
+        session.links.add(location)
+        assert [row.badge for row in session.links.list()] == [""]
+
+    def test_of_a_folder_here_waits_for_no_linked_host(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        """M4."""
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "AGENTS.md").write_text(INSTRUCTIONS)
+            session = sessions.open(folder)
+            session.links.add(embedded_host.location())
+            profile = (embedded_host.home / ".profile").read_text()
+            embedded_host.write(".profile", f"{profile}\nsleep 60\n")
+            began = time.monotonic()
+            context = session.context()
+            assert time.monotonic() - began < 2
+            assert [each.text for each in context.instructions] == [INSTRUCTIONS]
+            assert [row.badge for row in context.linked] == ["unknown"]
+            assert [row.badge for row in session.links.list()] == ["connecting"]
+            embedded_host.clear()
 
     def test_takes_one_look_for_all_who_want_one_and_none_within_five_seconds(
         self, sshd_host: Real, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
@@ -302,13 +339,13 @@ class TestContext:
         assert asking.EVERY == 5.0
         location = furnish(sshd_host)
         asked = []
-        real = asking.ask
+        real = asking.ask_at_length
 
-        async def count(*arguments: object, **named: object) -> object:
+        async def count(*arguments: Any) -> dict[str, Any]:
             asked.append(arguments)
-            return await real(*arguments, **named)  # type: ignore[arg-type]
+            return await real(*arguments)
 
-        monkeypatch.setattr(asking, "ask", count)
+        monkeypatch.setattr(asking, "ask_at_length", count)
 
         async def many() -> None:
             async with AsyncSessions() as made:
