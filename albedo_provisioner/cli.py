@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from . import __version__, kernelspecs
-from .commands import doctor, hosts, kernels, link, login, mcp, memory, recover, stop
+from .commands import browse, completion, doctor, hosts, kernels, link, login, mcp, memory, recover, stop
 from .commands.table import print_table
 from .commands.waiting import Waiting, waiting
 from .errors import AlbedoError, KernelStartError, LocationError
@@ -71,6 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # Folders may have names that a terminal's encoding lacks; better escaped than a traceback.
             stream.reconfigure(errors="backslashreplace")
+    if completion.is_wanted():
+        completion.complete(_parser())
     words = list(sys.argv[1:] if argv is None else argv)
     try:
         if words[:1] == [RUN_KERNEL]:
@@ -194,7 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     remove.add_argument("names", nargs="+", metavar="NAME", help="a kernelspec's name, as `list` shows it")
     remove.set_defaults(run=_remove)
 
-    for command in (hosts, doctor, kernels, recover, stop, memory, link, login, mcp):
+    for command in (hosts, doctor, browse, kernels, recover, stop, memory, link, login, mcp, completion):
         command.add_parser(commands)
 
     demo = commands.add_parser(

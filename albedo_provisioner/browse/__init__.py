@@ -38,6 +38,7 @@ from .repository import repository as _repository
 from .visit import TIMEOUT, Place, look, placed
 
 __all__ = [
+    "TIMEOUT",
     "Entry",
     "Language",
     "Listing",

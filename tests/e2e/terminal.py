@@ -51,7 +51,11 @@ class Terminal:
 
     def type(self, text: str) -> None:
         """Type a line."""
-        os.write(self._terminal, f"{text}\n".encode())
+        self.press(f"{text}\n")
+
+    def press(self, keys: str) -> None:
+        """Press keys, such as "\\t"."""
+        os.write(self._terminal, keys.encode())
 
     def end(self, seconds: float = 60) -> int:
         """Wait for the end and return the exit status; all that was shown is in `shown`."""
