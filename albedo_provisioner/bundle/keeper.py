@@ -22,12 +22,13 @@ from .callers import Callers
 from .client import Client
 from .heap import give_back
 from .interrupts import Answer, Interrupts
+from .job_watch import JobWatch
 from .journal import MOST_BYTES, MOST_CELLS, Journal, Message
 from .kernel import Kernel
 from .kernelspecs import UnknownKernelspecError
 from .ladder import Ladder, Report
 from .messages import CONTENT, HEADER, json_part
-from .protocol import Event, Received
+from .protocol import Attached, Event, Received
 from .reception import Reception
 from .spawn import boot_id, folder_path
 from .wire import CALL, CONTROL, IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, Buffer, ProtocolError
@@ -94,6 +95,10 @@ class Keeper:
         self.journal = Journal(
             int(request.get("journal_cells") or MOST_CELLS), int(request.get("journal_bytes") or MOST_BYTES)
         )
+        self.jobs = JobWatch(
+            rundir.socket_base(path), self.kernel_id, self._poller, self.clients.tell_all, self.kernel.reap
+        )
+        self.jobs.look()  # of a kernel that is adopted
         self._ladder: Ladder | None = None
         self._ladder_at = 0.0
         self._after_ladder: list[Callable[[Report], None]] = []
@@ -111,6 +116,7 @@ class Keeper:
             if ready.pop(self._wake, None):
                 self._take_signals()
             self.callers.serve(ready, now)
+            self.jobs.serve(ready, now)  # before the kernel: a cell's reply must not be there before what it did
             self.clients.serve(ready, now)
             self.kernel.serve(ready, now)
             self._interrupts.serve(now)
@@ -121,6 +127,7 @@ class Keeper:
             self.clients.flush(now)
         self.clients.close(time.monotonic())
         self.callers.close()
+        self.jobs.close()
         if self._has_place():
             rundir.remove(self.path)
 
@@ -134,7 +141,7 @@ class Keeper:
     def _pause(self) -> int:
         """Milliseconds until something is due by the clock."""
         now = time.monotonic()
-        due = [self._tended_at + _HOUSEKEEPING, *self.clients.due, *self._interrupts.due]
+        due = [self._tended_at + _HOUSEKEEPING, *self.clients.due, *self._interrupts.due, *self.jobs.due]
         due += [at for at in (self._over_at, self.kernel.due(now)) if at is not None]
         if self._ladder is not None:
             due.append(self._ladder_at)
@@ -150,6 +157,7 @@ class Keeper:
                 self.kernel.end_asked("was ended from its host: its keeper was told to end (SIGTERM)")
                 self._finish("the keeper was told to end (SIGTERM)")
         self.kernel.reap()
+        self.jobs.look()  # the jobs' supervisor tells us in this way that it is there
 
     def _tend(self, now: float) -> None:
         """Look after what nobody asks about: silent clients, forgotten ones, an unwanted kernel, freed memory."""
@@ -158,14 +166,15 @@ class Keeper:
             give_back()
         self._tended_at = now
         self.kernel.tend(now)
+        self.jobs.look()
         if self._over_at is not None or self._ladder is not None:
             return
         if not self._has_place():
             self.kernel.end_asked("was ended because its run directory disappeared")
             self._finish("its run directory disappeared")
-        elif self.clients.attached or self.kernel.asked:
+        elif self.clients.attached or self.kernel.asked or self.jobs.running:
             return
-        elif now - max(self.kernel.active, self.clients.away_since or 0.0) > (
+        elif now - max(self.kernel.active, self.jobs.ended_at, self.clients.away_since or 0.0) > (
             self._grace if self.clients.ever else UNCLAIMED
         ):
             self._finish("nobody was linked to it any more" if self.clients.ever else "its client never came")
@@ -198,6 +207,8 @@ class Keeper:
 
     def _changed(self) -> None:
         self.clients.tell_all({"event": "kernel", "kernel": self.kernel.facts()})
+        if self.kernel.exit is not None:
+            self.jobs.forget()
 
     def _drained(self) -> None:
         """The dead kernel's last message was passed on: mark the place in the output, for whoever waits for more."""
@@ -206,6 +217,8 @@ class Keeper:
             client.link.send(NOTE, [note])
 
     def _received(self, client: Client, event: Event) -> None:
+        if isinstance(event, Attached) and self.jobs.known:
+            client.tell(self.jobs.news())
         if not isinstance(event, Received):
             return
         if event.channel == KEEPER:
@@ -281,6 +294,7 @@ class Keeper:
             "cells": lambda _, answer: answer({"cells": self.journal.list()}),
             "cell": self._do_cell,
             "serve": self._do_serve,
+            "seen": self._do_seen,
         }
         action = actions.get(do)
         if action is None:
@@ -410,4 +424,9 @@ class Keeper:
         """Note which kinds of calls out of the kernel the client answers, and under which name (`callers.py`)."""
         kinds = {str(kind) for kind in request["kinds"]}
         self.callers.announced(request["client"], kinds, str(request["name"]))
+        answer({})
+
+    def _do_seen(self, request: dict[str, Any], answer: Answer) -> None:
+        """Note that a client has told its user how these jobs ended."""
+        self.jobs.seen([int(number) for number in request["jobs"]])
         answer({})

@@ -92,7 +92,7 @@ class Ladder:
 
     Args:
         roots: identities of the kernel's process and of others known to be its own.
-        own_children, mark, exclude: see `processes.family`.
+        own_children, mark, marks, exclude: see `processes.family`.
         ask_grace: seconds the roots may take to leave by themselves. 0 when nobody asked them.
         term_grace: seconds between TERM and KILL. 0 goes straight to KILL.
         kill_grace: seconds that freezing may take, and then dying; what is left is given up and reported.
@@ -110,6 +110,7 @@ class Ladder:
         *,
         own_children: bool = False,
         mark: str | None = None,
+        marks: Collection[str] = (),
         exclude: Collection[int] = (),
         ask_grace: float = 0.0,
         term_grace: float = 5.0,
@@ -121,6 +122,7 @@ class Ladder:
         self._roots = set(roots)
         self._own_children = own_children
         self._mark = mark
+        self._marks = marks
         self._exclude = exclude
         self._ask_grace = ask_grace
         self._term_grace = term_grace
@@ -266,6 +268,7 @@ class Ladder:
             self._roots | self._members.keys(),
             own_children=self._own_children,
             mark=self._mark,
+            marks=self._marks,
             exclude=self._exclude,
         )
         for process in family.ours:

@@ -215,6 +215,7 @@ def family(
     *,
     own_children: bool = False,
     mark: str | None = None,
+    marks: Collection[str] = (),
     exclude: Collection[int] = (),
 ) -> Family:
     """All living processes that belong to a kernel.
@@ -233,6 +234,7 @@ def family(
         mark: the kernel's id, to find processes by `ALBEDO_KERNEL_ID=<mark>` in their environment. Needed where there
             is no subreaper (macOS) or the keeper is gone. It also finds what a cell handed to another service together
             with its environment, such as an `at` or batch job.
+        marks: the same with other variables, as "NAME=value".
         exclude: pids of the keeper's own helpers.
     """
     children: dict[int, list[Process]] = {}
@@ -262,8 +264,9 @@ def family(
     add(table[root[0]] for root in roots if _is(table.get(root[0]), root))
     if own_children:
         add(children.get(me, ()))
-    if mark is not None:
-        add(_marked(table, mark))
+    entries = {*marks, *([] if mark is None else [f"{MARK}={mark}"])}
+    if entries:
+        add(_marked(table, entries))
     while fresh:
         process = fresh.pop()
         add(children.get(process.pid, ()))
@@ -303,15 +306,16 @@ def _is_ours(process: Process) -> bool:
     return False
 
 
-def _marked(table: Table, mark: str) -> list[Process]:
-    """Processes of this account whose environment holds the mark; those that may not be read do not count."""
-    entry = f"{MARK}={mark}"
+def _marked(table: Table, entries: Collection[str]) -> list[Process]:
+    """Processes of this account whose environment holds one of these; those that may not be read do not count."""
     if HAS_PROC:
+        wanted = {entry.encode() for entry in entries}
         mine = [process for process in table.values() if process.uid == os.getuid()]
-        return [process for process in mine if entry.encode() in _environment(process.pid).split(b"\0")]
+        return [process for process in mine if not wanted.isdisjoint(_environment(process.pid).split(b"\0"))]
     from . import ps
 
-    return [table[pid] for pid in ps.with_environment(entry) if pid in table and table[pid].uid == os.getuid()]
+    pids = {pid for entry in entries for pid in ps.with_environment(entry)}
+    return [table[pid] for pid in pids if pid in table and table[pid].uid == os.getuid()]
 
 
 def _environment(pid: int) -> bytes:
@@ -341,7 +345,7 @@ def signal_process(identity: Identity, signum: int) -> bool:
     if pid <= 1 or pid == os.getpid():
         return False
     try:
-        descriptor = _pidfd(pid)
+        descriptor = open_pidfd(pid)
         try:
             process = find(pid)
             if not _is(process, identity) or not process.alive:
@@ -358,7 +362,13 @@ def signal_process(identity: Identity, signum: int) -> bool:
     return True
 
 
-def _pidfd(pid: int) -> int | None:
+def open_pidfd(pid: int) -> int | None:
+    """Return a descriptor that stands for the process, whatever becomes of its pid, and is readable once that has
+    ended; None where there is no such thing.
+
+    Raises:
+        ProcessLookupError: there is no such process.
+    """
     if sys.platform != "linux" or not hasattr(os, "pidfd_open"):
         return None
     try:

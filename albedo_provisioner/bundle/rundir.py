@@ -26,7 +26,7 @@ MOST_LOG = 4 << 20
 """Bytes that a kernel's log may have before it is begun anew."""
 
 # A unix socket's path has about 104 bytes (108 on Linux, 104 on macOS and the BSDs); the longest name that is added
-# to the directory here is "/calls".
+# to the directory here is "/k-jobs".
 _LONGEST = 95
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")

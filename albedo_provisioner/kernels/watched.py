@@ -16,6 +16,7 @@ from ..hosts.progress import Progress
 from .calls import Calls, Handler
 from .endings import how_it_ended, in_background
 from .front import Front
+from .jobs import Jobs
 from .link import KernelLink
 from .records import KernelRecords
 from .request import KernelRequest
@@ -49,6 +50,8 @@ class WatchedKernel:
         self.folder = request.location.path
         """The kernel's folder, an absolute path on its host once that has been asked."""
         self.keeper: str | None = None
+        self.jobs = Jobs()
+        """The programs that its code has started as jobs."""
         self._warning = ""  # what threatens the kernel on its host, once the user was told
         self._node = node  # the machine behind the host's name that it runs on
         self._boot_id = ""  # of the host's run in which the kernel was started
@@ -180,6 +183,7 @@ class WatchedKernel:
         if hello.get("keeper") != self.keeper:
             self.keeper = hello.get("keeper")
             self._announce()
+            self.jobs.forget()
         self._boot_id = str(hello.get("boot_id") or "")
         self._set_facts(hello["kernel"])
         warning = hello.get("warning")
@@ -214,6 +218,13 @@ class WatchedKernel:
         """Take the keeper's news."""
         if event.get("event") == "kernel":
             self._set_facts(event["kernel"])
+        elif event.get("event") == "jobs":
+            self.jobs.take(event)
+
+    def jobs_told(self, numbers: list[int]) -> None:
+        """Have others know that the user was told how these jobs ended."""
+        if numbers:
+            in_background(self._link.call("seen", jobs=numbers))
 
     def forgotten(self) -> None:
         """Tell the running cells that something may be missing, and find out which of them still run."""
@@ -269,6 +280,7 @@ class WatchedKernel:
         self.state = state
         if state == "exited":
             self._front.alive = False
+            self.jobs.perish()
         elif state == "running":
             self._front.alive = self._front.alive or not self._relaunching
             if self.step == "starting":

@@ -96,8 +96,8 @@ class SessionCore:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is under way, or a cell of it still runs."""
-        return bool(self._calls) or self._straggler is not None
+        """Whether a call is under way, or a cell or a job of it still runs."""
+        return bool(self._calls) or self._straggler is not None or self._held.jobs_run
 
     @property
     def _straggler(self) -> Execution | None:
@@ -138,6 +138,7 @@ class SessionCore:
             "execution_state": state,
             "cell_id": running.msg_id if running else None,
             "running_for": time.monotonic() - self._since if running else None,
+            "jobs": [] if kernel is None else kernel.jobs.known(),
             "used": self.record.used,
         }
 
@@ -414,7 +415,7 @@ class SessionCore:
         if self._late:
             notes.append(f"Since the last call, threads of earlier cells printed: {''.join(self._late).rstrip()}")
             self._late.clear()
-        report.note = " ".join([*notes, *self._news_of_links()]) or None
+        report.note = " ".join([*notes, *self._news_of_jobs(), *self._news_of_links()]) or None
         return outputs.result(status, cell_id, report)
 
     def _news_of_links(self) -> list[str]:
@@ -424,6 +425,15 @@ class SessionCore:
         except AlbedoError as error:  # a result is worth more
             log.warning("%s: %s", self.record.session_id, error)
             return []
+
+    def _news_of_jobs(self) -> list[str]:
+        """Return what is to be told of jobs that ended while no cell waited for them; once."""
+        kernel = self._held.kernel
+        if kernel is None:
+            return []
+        notes, numbers = kernel.jobs.news()
+        kernel.jobs_told(numbers)
+        return notes
 
     def _heard_late(self, msg_type: str, content: dict[str, Any]) -> None:
         if msg_type == "stream" and sum(map(len, self._late)) < 2000:
@@ -592,7 +602,8 @@ def _left(timeout: float | None, began: float) -> float | None:
 
 
 def _is_interrupt(reply: dict[str, Any]) -> bool:
-    return reply.get("ename") == "KeyboardInterrupt" or reply.get("status") == "aborted"
+    # In a cell that awaits something ipykernel makes a CancelledError of it.
+    return reply.get("ename") in ("KeyboardInterrupt", "CancelledError") or reply.get("status") == "aborted"
 
 
 async def _finished(execution: Execution, timeout: float | None) -> bool:

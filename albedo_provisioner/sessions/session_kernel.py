@@ -17,6 +17,7 @@ from ..hosts.reachability import Reachability
 from ..kernels.calls import Handler
 from ..kernels.console import Console, Heard
 from ..kernels.endings import end_by_record, end_on_host, in_background
+from ..kernels.jobs import ended_with_kernel
 from ..kernels.records import KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
@@ -27,6 +28,9 @@ log = logging.getLogger("albedo_provisioner.sessions")
 
 ANSWER_TIMEOUT = 10.0
 """Seconds that a keeper's answer is waited for."""
+
+NAMESPACE = ("--IPKernelApp.exec_lines=from albedo_bundle import run",)
+"""Arguments that put into the kernel's namespace what code of a session finds there without importing it."""
 
 SIGN_IN_POLL = 5.0
 """Seconds between attempts at a host that wants a sign-in; something may tell of it earlier."""
@@ -77,6 +81,11 @@ class SessionKernel:
         """Whether there is one that is not known to be dead."""
         return self.kernel is not None and self.kernel.poll() is None
 
+    @property
+    def jobs_run(self) -> bool:
+        """Whether jobs run on it."""
+        return self.kernel is not None and self.kernel.jobs.running
+
     # -- having one ------------------------------------------------------------------------------------------
 
     async def take_up(self, wait_for_sign_in: bool) -> None:
@@ -118,6 +127,7 @@ class SessionKernel:
             key=uuid.uuid4().hex.encode(),
             python=self._record.python,
             env=self._record.env,
+            arguments=NAMESPACE,
             kernel_name="albedo-session",
         )
         # On record before it is started: when this process is killed meanwhile, the next one takes the kernel up.
@@ -171,6 +181,8 @@ class SessionKernel:
     def lose(self, why: str) -> None:
         """What earlier calls had put into the kernel is gone, for this reason: to be told with the next result."""
         self._record.lost = why if why.endswith(".") else f"{why}."
+        if self.kernel is not None:
+            self._record.lost += ended_with_kernel(self.kernel.jobs.perished)
         kernel = self._let_go()
         if kernel is not None:
             in_background(kernel.finish(term_grace=0.5))
