@@ -8,11 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
 
 from ..errors import AlbedoError, KernelGoneError
-from ..kernels.calls import Handler
-from ..kernels.console import Heard
 from ..kernels.endings import in_background
 from ..kernels.find import is_notebook
 from ..kernels.joining import known_kernel, request_of
@@ -20,7 +17,7 @@ from ..kernels.records import ENDING, KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.survey import FoundKernel, of_record
 from ..location import Location
-from .records import SessionRecord
+from .records import Joined
 from .session_kernel import SessionKernel
 
 log = logging.getLogger("albedo_provisioner.sessions")
@@ -36,29 +33,14 @@ _TOLD = ("", 0, 0.0)
 
 
 class JoinedKernel(SessionKernel):
-    """Another's kernel; see `SessionKernel`.
-
-    Args:
-        record: what is on record of the session, with what it has joined.
-        put: called when it has changed.
-        late: told what comes for cells that have finished.
-        salvage: awaited with the id of a kernel that has ended.
-        handlers: what answers the calls of the session's own code.
-    """
+    """Another's kernel, as the session's record says; see `SessionKernel`."""
 
     ours = False
 
-    def __init__(
-        self,
-        record: SessionRecord,
-        put: Callable[[], None],
-        late: Heard,
-        salvage: Callable[[str], Awaitable[None]],
-        handlers: Mapping[str, Handler],
-    ) -> None:
-        super().__init__(record, put, late, salvage, handlers)
-        assert record.joined is not None
-        self._joined = record.joined
+    @property
+    def _joined(self) -> Joined:
+        assert self._record.joined is not None
+        return self._record.joined
 
     async def take_up(self, wait_for_sign_in: bool) -> None:
         """See that we are linked to it; what earlier calls had put into it may be gone, which is noted.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -58,6 +59,9 @@ OUTPUTS_KEPT = 7 * 24 * 3600.0
 
 MOST_CELLS = 200
 """Cells of a session that are kept on record."""
+
+_FORGET_EVERY = 16
+"""Looking for those that are too many is the dearest part of noting one."""
 
 
 @dataclass
@@ -214,7 +218,7 @@ class SessionRecords:
     def begin(self, cell_id: str, session: SessionRecord, kernel_id: str | None, code: str) -> None:
         """Note that a cell of a session is about to be run, or that it goes to another kernel than was noted first.
 
-        The oldest of too many are forgotten.
+        The oldest of too many are forgotten, now and then.
         """
         with self._at_once():
             self.put(session)
@@ -223,11 +227,12 @@ class SessionRecords:
                 "ON CONFLICT (cell_id) DO UPDATE SET kernel_id = excluded.kernel_id",
                 (cell_id, session.session_id, kernel_id, code, RUNNING, time.time()),
             )
-            self._database.execute(
-                "DELETE FROM cells WHERE session_id = ?1 AND number <= "
-                "(SELECT number FROM cells WHERE session_id = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
-                (session.session_id, MOST_CELLS),
-            )
+            if random.randrange(_FORGET_EVERY) == 0:  # not every so many rows: sessions may take turns
+                self._database.execute(
+                    "DELETE FROM cells WHERE session_id = ?1 AND number <= "
+                    "(SELECT number FROM cells WHERE session_id = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                    (session.session_id, MOST_CELLS),
+                )
 
     @contextlib.contextmanager
     def _at_once(self) -> Iterator[None]:

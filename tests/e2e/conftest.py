@@ -28,6 +28,7 @@ from account_python import NoPythonError, account_python, cache_directory
 from bare import Bare, bare, facts_of
 from door import Door
 from faces import Embedded, Host, Local, Real, embedded, own_python, real
+from notebook_server import NotebookServer
 from sshd import SYSTEM_TEMP, Account, Accounts, NoSshdError, SshServer, reserve_accounts
 
 from albedo_provisioner.demo.profiles import write_profiles
@@ -137,6 +138,16 @@ def leaves_nothing(workspace: Workspace) -> Iterator[None]:
     left += leaks.settled(lambda: [str(path) for path in leaks.temporary_files(workspace.temp)], 1)
     if left:
         pytest.fail("the test left behind:\n  " + "\n  ".join(dict.fromkeys(left)), pytrace=False)
+
+
+@pytest.fixture
+def server(workspace: Workspace) -> Iterator[NotebookServer]:
+    """Run a Jupyter Server."""
+    root = workspace.root / "notebooks"
+    root.mkdir()
+    server = NotebookServer(root)
+    yield server
+    server.stop()
 
 
 # Hosts

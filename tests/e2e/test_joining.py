@@ -6,10 +6,9 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from crash import albedo
@@ -24,9 +23,6 @@ from albedo_provisioner.errors import AlbedoError, ConfigError, KernelGoneError
 from albedo_provisioner.kernels.records import KernelRecords
 from albedo_provisioner.sessions import joined_kernel
 from albedo_provisioner.sessions import session as core
-
-if TYPE_CHECKING:
-    from conftest import Workspace
 
 NOTEBOOK = "/nb/a.ipynb"
 STUBBORN = "import time\nwhile True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        pass"
@@ -228,16 +224,6 @@ class TestSessionsThatJoin:
                     await sessions.join()
             assert KernelRecords().all() == []
             assert await person.value("x") == "41"
-
-
-@pytest.fixture
-def server(workspace: Workspace) -> Iterator[NotebookServer]:
-    """Run a Jupyter Server."""
-    root = workspace.root / "notebooks"
-    root.mkdir()
-    server = NotebookServer(root)
-    yield server
-    server.stop()
 
 
 class TestNotebooksThatJoin:

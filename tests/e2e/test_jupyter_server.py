@@ -3,28 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-import pytest
 from faces import Embedded, Host
 from kernels import add_kernelspec
 from leaks import settled
 from notebook_server import NotebookServer
 from procs import wait_until
-
-if TYPE_CHECKING:
-    from conftest import Workspace
-
-
-@pytest.fixture
-def server(workspace: Workspace) -> Iterator[NotebookServer]:
-    """Run a Jupyter Server."""
-    root = workspace.root / "notebooks"
-    root.mkdir()
-    server = NotebookServer(root)
-    yield server
-    server.stop()
 
 
 class TestNotebooks:

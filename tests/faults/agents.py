@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,8 @@ class Agents:
         self._ledger.touch()
         self._session = ""
         self._counter = 0
+        self.told: Counter[str] = Counter()
+        """How often sessions told each status."""
 
     def play(self, number: int, rng: random.Random) -> str:
         """Play one round, and return what was done in it.
@@ -132,6 +135,7 @@ class Agents:
         ran = self._ledger.read_text().split().count(cell)
         kernel, status = result["kernel"], result["status"]
         told = f"status {status}, value {result['value']}, ran {ran} times, {kernel}"
+        self.told[status] += 1
         if ran > 1:
             raise Failure(f"it ran more than once: {told}")
         if status == "ok":
@@ -165,7 +169,7 @@ def run_agents(rounds: int, seed: str) -> int:
                 log = (place.root / "agent.log").read_text(errors="replace")[-6000:]
                 print(f"{number} FAILED (seed {seed}): {failure}\n{place.logs()}\n{log}", flush=True)
                 return 1
-        print(f"{rounds} rounds in {time.monotonic() - began:.0f} s, 0 failed, seed {seed}")
+        print(f"{rounds} rounds in {time.monotonic() - began:.0f} s, 0 failed, seed {seed}; told: {dict(agents.told)}")
     finally:
         place.close()
     return 0

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import albedo_provisioner
 from albedo_provisioner.sessions import results
 
@@ -96,7 +98,11 @@ def public_names(kind: type) -> list[str]:
     return [name for name in dir(kind) if not name.startswith("_")]
 
 
-def test_programs_of_users_are_checked_and_every_public_name_has_a_type(tmp_path: Path) -> None:
+@pytest.mark.timeout(400)  # libraries are checked as well, unless mypy has been run here before
+def test_programs_of_users_are_checked_and_every_public_name_has_a_type(
+    tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    cache = request.config.rootpath / ".mypy_cache"
     faces = [name for name in albedo_provisioner.__all__ if isinstance(getattr(albedo_provisioner, name), type)]
     names = [(kind, name) for kind in faces for name in public_names(getattr(albedo_provisioner, kind))]
     questions = "".join(
@@ -106,7 +112,7 @@ def test_programs_of_users_are_checked_and_every_public_name_has_a_type(tmp_path
     program = tmp_path / "program.py"
     program.write_text(f"import albedo_provisioner\n{PROGRAM}{questions}\n")
     checked = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={tmp_path}", str(program)],
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", f"--cache-dir={cache}", str(program)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
