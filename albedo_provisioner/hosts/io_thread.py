@@ -203,6 +203,11 @@ async def run(coroutine: Coroutine[Any, Any, T]) -> T:
     return await IOThread.get().run(coroutine)
 
 
+async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+    """Run what blocks, such as files, on a thread of its own; used on the I/O thread."""
+    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
+
+
 def run_blocking(coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
     """Run a coroutine on the process's I/O thread and block for its result; see `IOThread.run_blocking`."""
     return IOThread.get().run_blocking(coroutine, timeout)

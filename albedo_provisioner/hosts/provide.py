@@ -16,11 +16,12 @@ from . import io_thread
 from .activity import Activity
 from .check import ask
 from .host_python import HostPython
+from .io_thread import in_thread
 from .joint import Joint
 from .progress import Progress
 from .refusals import lacks_packages
 from .visit import Visit
-from .wheels import FetchError, WheelSet, in_thread, wheel_set
+from .wheels import FetchError, WheelSet, wheel_set
 
 log = logging.getLogger("albedo_provisioner.hosts")
 

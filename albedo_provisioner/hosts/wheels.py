@@ -16,10 +16,9 @@ import shutil
 import tempfile
 import time
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -27,9 +26,8 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from ..errors import AlbedoError
 from ..home import albedo_home
 from .host_python import HostPython
+from .io_thread import in_thread
 from .pip import PipError, download
-
-T = TypeVar("T")
 
 log = logging.getLogger("albedo_provisioner.hosts")
 
@@ -126,11 +124,6 @@ def kept_set(python: HostPython) -> WheelSet | None:
         ConfigError: as `wheel_set`.
     """
     return _find(_root(), python)[0]
-
-
-async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
-    """Run what blocks on a thread of its own."""
-    return await asyncio.get_running_loop().run_in_executor(None, function, *arguments)
 
 
 # -- kept ------------------------------------------------------------------------------------------------------------

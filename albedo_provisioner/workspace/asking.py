@@ -11,15 +11,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from ..browse.visit import ask_at_length
 from ..bundle import gather as on_host
 from ..errors import AlbedoError, FolderError, HostError, SignInError, UnreachableError, UnsupportedHostError
 from ..hosts.activity import Activity
 from ..hosts.check import ask
-from ..hosts.io_thread import IOThread
+from ..hosts.io_thread import IOThread, in_thread
 from ..hosts.pool import HostPool
 from ..hosts.probe import NEEDS_AUTH, READY, UNREACHABLE, UNSUPPORTED, HostState, Probes
-from ..kernels.survey import known_pythons
 from ..location import Location
 from .links import link_id
 from .mirror import Mirror
@@ -75,11 +73,6 @@ class _UnderWay:
             task = self._tasks[key] = asyncio.get_running_loop().create_task(work())
             task.add_done_callback(lambda _: self._tasks.pop(key, None))
         return task
-
-
-async def in_thread(work: Callable[[], T]) -> T:
-    """Do what may block, such as files, elsewhere than on this thread."""
-    return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
 # -- homes ---------------------------------------------------------------------------------------------------
@@ -215,8 +208,10 @@ def _gather_here(path: str) -> dict[str, Any]:
 
 
 async def _gather_there(host: str, path: str, python: str | None) -> dict[str, Any]:
+    from ..browse import visit  # a program that runs a cell has no need of it
+
     answer = await _by_any_python(
-        host, python, lambda each: ask_at_length(host, {"do": "gather", "cwd": path}, each, GATHER_TIMEOUT)
+        host, python, lambda each: visit.ask_at_length(host, {"do": "gather", "cwd": path}, each, GATHER_TIMEOUT)
     )
     try:  # it is a host's word, and will be read by programs that take it for what it should be
         return {
@@ -242,6 +237,8 @@ async def _by_any_python(host: str, python: str | None, work: Callable[[str | No
     Raises:
         AlbedoError: none does.
     """
+    from ..kernels.survey import known_pythons
+
     refusal: UnsupportedHostError | None = None
     for each in dict.fromkeys([python, *(await in_thread(lambda: known_pythons(host)))]):
         try:

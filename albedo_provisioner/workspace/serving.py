@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import AlbedoError
+from ..hosts.io_thread import in_thread
 from ..kernels.calls import Call, Handler
-from ..kernels.remote import RemoteKernel
 from ..location import Location
-from .asking import in_thread
-from .memory import LIMIT, SEARCH_LIMIT, WorkspaceMemory
+
+if TYPE_CHECKING:
+    from ..kernels.remote import RemoteKernel
 
 KIND = "memory"
 """What kind of calls these are."""
@@ -54,7 +55,7 @@ async def answer(
         what came of it; or `error`, a sentence, and `value`, whether the arguments are to blame.
     """
     try:
-        return await in_thread(lambda: _done(WorkspaceMemory(location, home), call_id, arguments))
+        return await in_thread(_done, location, call_id, arguments, home)
     except (ValueError, TypeError) as error:
         return {"error": str(error), "value": True}
     except AlbedoError as error:
@@ -62,7 +63,12 @@ async def answer(
         return {"error": str(error), "value": False}
 
 
-def _done(memory: WorkspaceMemory, call_id: str, arguments: dict[str, Any]) -> dict[str, Any]:
+def _done(
+    location: Location, call_id: str, arguments: dict[str, Any], home: str | os.PathLike[str] | None
+) -> dict[str, Any]:
+    from .memory import LIMIT, SEARCH_LIMIT, WorkspaceMemory  # most kernels never ask
+
+    memory = WorkspaceMemory(location, home)
     do = arguments.get("do")
     if do == "read":
         most = arguments.get("max_chars")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-import yaml  # type: ignore[import-untyped,unused-ignore]
-
 _LONGEST_NAME = 100
 _LONGEST_DESCRIPTION = 1024
 
@@ -35,6 +33,8 @@ def read_skill(front_matter: str, folder: str, location: str) -> tuple[Skill, st
         folder: its folder's name.
         location: of the file.
     """
+    import yaml  # type: ignore[import-untyped,unused-ignore] # only who looks for skills has need of it
+
     problem, said = "", {}
     try:
         # libyaml's where it is there, which takes a tenth of the time; both make nothing but plain values.

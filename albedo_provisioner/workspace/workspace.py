@@ -9,8 +9,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from ..errors import AlbedoError, WorkspaceLinkError
+from ..hosts.io_thread import in_thread
 from ..location import Location
-from .asking import LinkedWorkspace, absolute, in_thread, look_at, refresh, within
+from .asking import LinkedWorkspace, absolute, look_at, refresh, within
 from .context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext, compose
 from .links import LinkNews, WorkspaceGroups, link_id
 from .memory import WorkspaceMemory

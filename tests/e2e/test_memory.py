@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from faces import Embedded, Host, Real
 from kernels import eventually, started
+from local_process import launched
 
 from albedo_provisioner import AsyncSession, AsyncSessions, Location
 from albedo_provisioner.workspace.links import WorkspaceGroups
@@ -98,6 +99,15 @@ async def test_is_there_for_notebooks(sshd_host: Real) -> None:
         await cell.done()
         assert cell.stdout == "['memory.md:2: Another gate.']\n"
     assert lines_of(location) == ["The gate.", "Another gate."]
+
+
+def test_is_there_for_clients_that_run_the_kernelspecs_command(embedded_host: Embedded) -> None:
+    """M1."""
+    with launched(embedded_host.location()) as kernel:
+        assert kernel.run(IMPORT + "memory.append('The gate.')\nprint(memory.read())")[1] == "The gate.\n\n"
+        kernel.client.shutdown()
+        assert kernel.ended() == (0, "")
+    assert lines_of(embedded_host.location()) == ["The gate."]
 
 
 async def test_of_three_kernels_on_two_hosts_loses_and_repeats_nothing_when_links_break(

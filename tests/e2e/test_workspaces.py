@@ -14,11 +14,12 @@ from typing import Any
 
 import pytest
 from crash import albedo
-from faces import Embedded, Host, Real
+from faces import Embedded, Host, Local, Real
 from kernels import add_kernelspec
 from procs import wait_until
 
 from albedo_provisioner import AsyncSessions, Session, Sessions
+from albedo_provisioner.browse import visit
 from albedo_provisioner.cli import main
 from albedo_provisioner.errors import UnreachableError, WorkspaceLinkError
 from albedo_provisioner.workspace import asking
@@ -133,10 +134,8 @@ class TestLinks:
         with pytest.raises(UnreachableError, match="refused"):
             sessions.open(f"{embedded_host.alias}:~/proj").memory.append("x")
 
-    def test_made_by_another_process_are_told_with_the_next_result(self, sessions: Sessions, tmp_path: Path) -> None:
-        for name in "abc":
-            (tmp_path / name).mkdir()
-        a, b, c = (str(tmp_path / name) for name in "abc")
+    def test_made_by_another_process_are_told_with_the_next_result(self, local_host: Local, sessions: Sessions) -> None:
+        a, b, c = (str(local_host.make_folder(name)) for name in "abc")
         session = sessions.open(a)
         session.links.add(c)
         linked = "This workspace is linked with {} now: memory is read in both."
@@ -339,13 +338,13 @@ class TestContext:
         assert asking.EVERY == 5.0
         location = furnish(sshd_host)
         asked = []
-        real = asking.ask_at_length
+        real = visit.ask_at_length
 
         async def count(*arguments: Any) -> dict[str, Any]:
             asked.append(arguments)
             return await real(*arguments)
 
-        monkeypatch.setattr(asking, "ask_at_length", count)
+        monkeypatch.setattr(visit, "ask_at_length", count)
 
         async def many() -> None:
             async with AsyncSessions() as made:

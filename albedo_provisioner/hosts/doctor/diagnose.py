@@ -7,11 +7,11 @@ from collections.abc import Callable
 from ...errors import ConfigError, SignInError
 from ...location import Location, parse_host
 from ..activity import Activity
+from ..io_thread import in_thread
 from ..openssh import ProgramChannel
 from ..pool import HostPool
 from ..remote import RemoteTransport, Way
 from ..ssh_channel import SSHChannel
-from ..wheels import in_thread
 from . import here, verdicts
 from .examination import Examined, examine
 from .findings import Diagnosis, Finding, ok, problem
