@@ -28,16 +28,13 @@ from . import rundir
 from .client import Client
 from .peer import peer_uid
 from .reception import Reception
-from .wire import CALL, MAX_BLOBS, MAX_CALL, Buffer, MessageReader, ProtocolError, encode_message
+from .wire import CALL, MAX_BLOBS, MAX_CALL, TOOL, Buffer, MessageReader, ProtocolError, encode_message
 
 MOST_CONNECTIONS = 64
 """Calls that may be under way at once; more wait for a connection."""
 
 MOST_HELD = 256 << 20
 """Most bytes of calls without an answer; one that would make it more is refused."""
-
-TOOL = "tool"
-"""The kind that goes to none but the client that its cell names."""
 
 _READ = 256 * 1024
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, RecursionError, ProtocolError)
@@ -323,15 +320,14 @@ class Callers:
             for link_id, (kinds, name) in self._serving.items()
             if call.kind in kinds
         ]
-        # The newest first: it took the place of those before it.
-        serving = [(client, name) for client, name in reversed(found) if client is not None]
-        named = [client for client, name in serving if call.server and name == call.server]
+        # The newest first: it took the place of those before it. One that is away gets nothing: the call stays here,
+        # and should it be taken back meanwhile, nothing has piled up.
+        attached = [(client, name) for client, name in reversed(found) if client is not None and client.attached]
+        named = [client for client, name in attached if call.server and name == call.server]
         if call.kind == TOOL:
-            return named[0] if named else None
-        attached = [client for client, _ in serving if client.attached]
-        preferred = [client for client in attached if client.link_id == call.link]
-        preferred += [client for client in named if client.attached]
-        return next(iter(preferred + attached), None)
+            return next(iter(named), None)
+        asked = [client for client, _ in attached if client.link_id == call.link]
+        return next(iter([*asked, *named, *(client for client, _ in attached)]), None)
 
     def close(self) -> None:
         """End all connections, and take no more."""

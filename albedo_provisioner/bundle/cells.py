@@ -47,8 +47,12 @@ def current() -> Cell | None:
     return _current.get() or getattr(threading.current_thread(), _ATTRIBUTE, None)
 
 
-def begin(identities: Sequence[bytes], request: Mapping[str, Any]) -> None:
+def begin(identities: Sequence[bytes], request: Mapping[str, Any]) -> tuple[str, dict[str, Any]] | None:
     """Note that an execute request is about to be run in this context.
+
+    Returns:
+        the name of the client that answers its calls, and what has to be made ready for it first (see `namespace.py`);
+        None when there is nothing to make ready.
 
     Args:
         identities: zmq's, as the kernel got them: the keeper's own, then the id of the link that it put there.
@@ -56,9 +60,11 @@ def begin(identities: Sequence[bytes], request: Mapping[str, Any]) -> None:
     """
     header, metadata = request.get("header") or {}, request.get("metadata") or {}
     about = metadata.get("albedo")
-    server = about.get("server") if isinstance(about, dict) else None
+    about = about if isinstance(about, dict) else {}
     link = bytes(identities[1]).decode("ascii", "replace") if len(identities) > 1 else ""
-    _current.set(Cell(str(header.get("msg_id", "")), link, str(server or "")))
+    server = str(about.get("server") or "")
+    _current.set(Cell(str(header.get("msg_id", "")), link, server))
+    return (server, about["prepare"]) if "prepare" in about else None
 
 
 def follow_threads() -> None:

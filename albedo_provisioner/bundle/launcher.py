@@ -114,7 +114,14 @@ def take_calls_at(path: str) -> None:
 
     async def execute_request(self: Any, stream: Any, ident: Any, parent: Any) -> None:
         # Within the coroutine: it may be run in another context than the one that it is made in.
-        cells.begin(ident, parent)
+        wanted = cells.begin(ident, parent)
+        if wanted:
+            try:
+                from albedo_bundle import namespace
+
+                namespace.prepare(*wanted, self.shell)
+            except Exception:  # the cell has to be run, and answered, all the same
+                self.log.exception("What the session offers could not be put into the namespace.")
         result = execute(self, stream, ident, parent)
         if hasattr(result, "__await__"):
             await result

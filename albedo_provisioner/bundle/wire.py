@@ -51,6 +51,9 @@ MAX_MESSAGE = 1 << 30
 MAX_PARTS = 4096
 """Most parts of one message."""
 
+TOOL = "tool"
+"""The kind of calls that go to no other client than the one that their cell names."""
+
 MAX_CALL, MAX_BLOBS = 64 << 20, 1024
 """Longest call or answer on CALL, in bytes, and most of its parts that are blobs."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import queue
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -22,6 +22,7 @@ from .records import CellRecord
 from .registry import Registry
 from .results import Output, Result
 from .session import Call, SessionCore
+from .tools import MAX_TOOL_CALLS, SessionTools, Tool
 
 T = TypeVar("T")
 
@@ -37,10 +38,26 @@ def _call(
     on_output: Callable[[Output], None] | None,
     limits: Limits | None,
     wait_for_sign_in: bool,
+    tools: Iterable[str] | None,
+    max_tool_calls: int,
 ) -> Call:
     if timeout is not None and not timeout > 0:
         raise ConfigError(f"timeout is {timeout!r}, and has to be seconds above zero, or None for no limit.")
-    return Call(code, timeout, reset, cell_id, on_output, limits or Limits(), wait_for_sign_in)
+    if max_tool_calls < 0:
+        raise ConfigError(f"max_tool_calls is {max_tool_calls}, and cannot be below zero.")
+    loop = None if io_thread.IOThread.get().is_current else asyncio.get_running_loop()
+    return Call(
+        code,
+        timeout,
+        reset,
+        cell_id,
+        on_output,
+        limits or Limits(),
+        wait_for_sign_in,
+        None if tools is None else tuple(tools),
+        max_tool_calls,
+        loop,
+    )
 
 
 class AsyncSession:
@@ -103,6 +120,8 @@ class AsyncSession:
         on_output: Callable[[Output], None] | None = None,
         limits: Limits | None = None,
         wait_for_sign_in: bool = True,
+        tools: Iterable[str] | None = None,
+        max_tool_calls: int = MAX_TOOL_CALLS,
     ) -> Result:
         """Run code, on the kernel that is there or on a new one, and return what came of it.
 
@@ -119,13 +138,17 @@ class AsyncSession:
                 must return at once.
             limits: how much output the result carries.
             wait_for_sign_in: wait where a person has to sign in to the host first, instead of raising.
+            tools: names of the session's tools that the code may call, as long as it runs; None for all of them.
+            max_tool_calls: how many calls of tools it may make.
 
         Raises:
+            ConfigError: a number is not right, or the session has no tool of a name.
             SignInError: a person has to sign in, and `wait_for_sign_in` is False.
             HostError: the host cannot be reached, or cannot run a kernel; the code was not run.
             AlbedoError: it was not run for another reason.
         """
-        call = _call(code, timeout, reset, cell_id, on_output, limits, wait_for_sign_in)
+        self._core.tools.check(tools)
+        call = _call(code, timeout, reset, cell_id, on_output, limits, wait_for_sign_in, tools, max_tool_calls)
         return await io_thread.run(self._core.execute(call))
 
     async def stream(self, code: str, **options: Any) -> AsyncIterator[Output | Result]:
@@ -232,20 +255,26 @@ class AsyncSessions:
         *,
         python: str | None = None,
         env: Mapping[str, str] | None = None,
+        tools: Mapping[str, Tool] | None = None,
     ) -> AsyncSession:
-        """Return the owner's session at a location, a new one if there is none. Nothing is asked of the host yet.
+        """Return the owner's session at a location with tools of these names, a new one if there is none. Nothing is
+        asked of the host yet.
 
         Args:
             location: `[user@]host:/path`, `host:~/path` or a folder of this machine.
             owner: whose it is. Owners never share a kernel; `a::child::b` is a child of `a`.
             python: interpreter on the host; None for the login shell's `python3`.
             env: variables to add to the host's login environment.
+            tools: functions of this program that code may call as `tools.name(...)`, by their names: JSON values and
+                bytes go in and come out. Coroutine functions run on the loop of whoever has the code run, others on
+                threads of their own; one that was begun runs to its end there, also when nobody waits for it any more.
 
         Raises:
             LocationError: `location` is none.
+            ConfigError: a tool's name is no identifier, or it is no function.
         """
-        where, variables = _location(location), dict(env or {})
-        core = await io_thread.run(_now(lambda: self._registry.open(where, owner, (), python, variables)))
+        where, variables, offered = _location(location), dict(env or {}), SessionTools(tools)
+        core = await io_thread.run(_now(lambda: self._registry.open(where, owner, offered, python, variables)))
         return AsyncSession(core)
 
     async def join(
@@ -254,6 +283,7 @@ class AsyncSessions:
         *,
         notebook: str | os.PathLike[str] | None = None,
         owner: str = "",
+        tools: Mapping[str, Tool] | None = None,
     ) -> AsyncSession:
         """Return a session with a kernel that runs already: that of a notebook which a person has open, or any other.
 
@@ -266,21 +296,30 @@ class AsyncSessions:
             notebook: or the path of its notebook on this machine. Its newest kernel is meant, and when that is gone the
                 one that it has then.
             owner: whose the session is; see `open`.
+            tools: what its code may call; see `open`. The notebook's own cells may not.
 
         Raises:
-            ConfigError: not one of the two is given.
+            ConfigError: not one of the two is given, or as `open`.
             AlbedoError: there is no such kernel, or its host cannot be asked.
         """
-        return AsyncSession(await io_thread.run(self._registry.join(kernel_id, _file(notebook), owner)))
+        return AsyncSession(
+            await io_thread.run(self._registry.join(kernel_id, _file(notebook), owner, SessionTools(tools)))
+        )
 
-    async def resume(self, session_id: str) -> AsyncSession:
+    async def resume(self, session_id: str, *, tools: Mapping[str, Tool] | None = None) -> AsyncSession:
         """Return a session that another process had open, with its kernel if that lives.
+
+        Args:
+            session_id: its id.
+            tools: its tools from now on, see `open`; those of the process before are gone with that.
 
         Raises:
             KeyError: there is none of that id on record.
             AlbedoError: a process that lives has it open.
+            ConfigError: as `open`.
         """
-        return AsyncSession(await io_thread.run(_now(lambda: self._registry.resume(session_id))))
+        offered = SessionTools(tools)
+        return AsyncSession(await io_thread.run(_now(lambda: self._registry.resume(session_id, offered))))
 
     async def list(self) -> list[dict[str, Any]]:
         """Return what is known of all sessions on record, as plain JSON; nothing is asked."""
@@ -362,6 +401,8 @@ class Session:
         on_output: Callable[[Output], None] | None = None,
         limits: Limits | None = None,
         wait_for_sign_in: bool = True,
+        tools: Iterable[str] | None = None,
+        max_tool_calls: int = MAX_TOOL_CALLS,
     ) -> Result:
         """Run code and return what came of it; see `AsyncSession.execute`. Ctrl-C interrupts the code."""
         return _block(
@@ -373,6 +414,8 @@ class Session:
                 on_output=on_output,
                 limits=limits,
                 wait_for_sign_in=wait_for_sign_in,
+                tools=tools,
+                max_tool_calls=max_tool_calls,
             )
         )
 
@@ -447,9 +490,10 @@ class Sessions:
         *,
         python: str | None = None,
         env: Mapping[str, str] | None = None,
+        tools: Mapping[str, Tool] | None = None,
     ) -> Session:
         """Return the owner's session at a location; see `AsyncSessions.open`."""
-        return Session(_block(self._sessions.open(location, owner, python=python, env=env)))
+        return Session(_block(self._sessions.open(location, owner, python=python, env=env, tools=tools)))
 
     def join(
         self,
@@ -457,13 +501,14 @@ class Sessions:
         *,
         notebook: str | os.PathLike[str] | None = None,
         owner: str = "",
+        tools: Mapping[str, Tool] | None = None,
     ) -> Session:
         """Return a session with a kernel that runs already, such as a notebook's; see `AsyncSessions.join`."""
-        return Session(_block(self._sessions.join(kernel_id, notebook=notebook, owner=owner)))
+        return Session(_block(self._sessions.join(kernel_id, notebook=notebook, owner=owner, tools=tools)))
 
-    def resume(self, session_id: str) -> Session:
+    def resume(self, session_id: str, *, tools: Mapping[str, Tool] | None = None) -> Session:
         """Return a session that another process had open; see `AsyncSessions.resume`."""
-        return Session(_block(self._sessions.resume(session_id)))
+        return Session(_block(self._sessions.resume(session_id, tools=tools)))
 
     def list(self) -> list[dict[str, Any]]:
         """Return what is known of all sessions on record."""

@@ -20,6 +20,7 @@ from ..kernels.records import this_process
 from ..location import Location
 from .records import Joined, SessionRecord, SessionRecords
 from .session import SessionCore
+from .tools import SessionTools
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
@@ -53,11 +54,12 @@ class Registry:
         self,
         location: Location,
         owner: str,
-        tools: tuple[str, ...] = (),
+        tools: SessionTools,
         python: str | None = None,
         env: dict[str, str] | None = None,
     ) -> SessionCore:
-        """Return the owner's session at a location with these tools; a new one if there is none. Nothing is asked.
+        """Return the owner's session at a location with tools of these names; a new one if there is none. Nothing is
+        asked of the host. The functions are those that were given last.
 
         Raises:
             AlbedoError: they have been closed.
@@ -66,13 +68,15 @@ class Registry:
         for session in self._sessions.values():
             record = session.record
             same = location in (record.location, record.spelled) and record.joined is None
-            if same and (record.owner, record.tools) == (owner, tools) and not session.closed:
+            if same and (record.owner, record.tools) == (owner, tools.names) and not session.closed:
+                session.tools.replace(tools)
                 return session
-        record = SessionRecord(uuid.uuid4().hex, owner, location, location, tools, python, dict(env or {}))
-        return self._add(record)
+        record = SessionRecord(uuid.uuid4().hex, owner, location, location, tools.names, python, dict(env or {}))
+        return self._add(record, tools)
 
-    async def join(self, kernel_id: str | None, notebook: str | None, owner: str) -> SessionCore:
-        """Return the owner's session with a kernel that runs already, another's; a new one if there is none.
+    async def join(self, kernel_id: str | None, notebook: str | None, owner: str, tools: SessionTools) -> SessionCore:
+        """Return the owner's session with a kernel that runs already, another's, and with tools of these names; a new
+        one if there is none.
 
         Raises:
             AlbedoError: there is no such kernel, or its host cannot be asked.
@@ -81,13 +85,16 @@ class Registry:
         gone: KernelGoneError | None = None
         for found in await candidates(kernel_id, notebook):
             for session in self._sessions.values():
-                joined = session.record.joined
-                if joined is not None and (session.record.owner, joined.kernel_id) == (owner, found.kernel_id):
+                joined, key = session.record.joined, (session.record.owner, session.record.tools)
+                if joined is not None and joined.kernel_id == found.kernel_id and key == (owner, tools.names):
+                    session.tools.replace(tools)
                     return session
             place = Location(found.host, found.folder)
             joined = Joined(found.kernel_id, notebook)
-            record = SessionRecord(uuid.uuid4().hex, owner, place, place, python=found.python, joined=joined)
-            session = self._add(record)
+            record = SessionRecord(
+                uuid.uuid4().hex, owner, place, place, tools.names, python=found.python, joined=joined
+            )
+            session = self._add(record, tools)
             try:
                 await session.link()
             except BaseException as error:
@@ -100,26 +107,31 @@ class Registry:
         assert gone is not None
         raise gone
 
-    def resume(self, session_id: str) -> SessionCore:
-        """Return a session that is on record, to go on with it in this process.
+    def resume(self, session_id: str, tools: SessionTools) -> SessionCore:
+        """Return a session that is on record, to go on with it in this process, and with these tools from now on.
 
         Raises:
             KeyError: there is none.
             AlbedoError: another process has it open.
         """
         self._must_be_open()
-        if session_id in self._sessions:
-            return self._sessions[session_id]
+        session = self._sessions.get(session_id)
+        if session is not None:
+            if tools.names:
+                session.tools.replace(tools)
+                session.record.tools = tools.names
+            return session
         record = self.records.get(session_id)
         if record is None:
             raise KeyError(f"There is no session {session_id} on record.")
         if record.alive_elsewhere:
             raise AlbedoError(f"The session {session_id} is open in process {record.process[0]}.")
         record.process = this_process()
-        return self._add(record)
+        record.tools = tools.names or record.tools
+        return self._add(record, tools)
 
-    def _add(self, record: SessionRecord) -> SessionCore:
-        session = SessionCore(record, self)
+    def _add(self, record: SessionRecord, tools: SessionTools) -> SessionCore:
+        session = SessionCore(record, self, tools)
         self._sessions[record.session_id] = session
         self.records.put(record)
         return session

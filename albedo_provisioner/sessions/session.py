@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..bundle.wire import TOOL
 from ..errors import AlbedoError, KernelGoneError, KernelStartError, LinkAwayError
 from ..kernels.calls import Handler
 from ..kernels.console import Execution
@@ -30,6 +31,7 @@ from .past import result_of
 from .records import CellRecord, SessionRecord
 from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Output, Result, status_of
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel
+from .tools import MAX_TOOL_CALLS, SessionTools
 from .without_kernel import run_once
 
 if TYPE_CHECKING:
@@ -39,6 +41,9 @@ log = logging.getLogger("albedo_provisioner.sessions")
 
 INTERRUPT_GRACE = 5.0
 """Seconds that a cell which has been interrupted has to come to its end, before its kernel is killed."""
+
+NAMES = ("tools", "memory", "run")
+"""What cells have without an import; see `albedo_bundle`."""
 
 
 _ABORT_PAUSE = 0.05
@@ -57,6 +62,9 @@ class Call:
         told: called with each output as it comes; on the I/O thread's loop.
         limits: how much output the result carries.
         wait_for_sign_in: whether to wait for a person at a host that wants a sign-in, instead of raising.
+        tools: names of the tools that it may call; None for all that the session has.
+        max_tool_calls: how many calls of them it may make.
+        loop: the caller's event loop, on which tools run that are coroutine functions; None when it has none.
     """
 
     code: str
@@ -66,6 +74,9 @@ class Call:
     told: Callable[[Output], None] | None = None
     limits: Limits = dataclasses.field(default_factory=Limits)
     wait_for_sign_in: bool = True
+    tools: tuple[str, ...] | None = None
+    max_tool_calls: int = MAX_TOOL_CALLS
+    loop: asyncio.AbstractEventLoop | None = None
 
 
 class SessionCore:
@@ -74,18 +85,24 @@ class SessionCore:
     Args:
         record: what is on record of it.
         registry: the sessions that it belongs to.
+        tools: what its cells may call.
     """
 
-    def __init__(self, record: SessionRecord, registry: Registry) -> None:
+    def __init__(self, record: SessionRecord, registry: Registry, tools: SessionTools) -> None:
         self.record = record
+        self.tools = tools
         self.closed = False
         self.workspace = Workspace(lambda: record.location, registry.home, lambda: record.python)
         self._registry = registry
         self._turn = asyncio.Lock()  # cells, and whatever begins or ends kernels, one after the other
         self._calls: dict[str, asyncio.Task[Result]] = {}  # those that have not returned yet, by their cells' ids
-        handlers: dict[str, Handler] = {MEMORY: memory_of(lambda: record.location, registry.home)}
+        handlers: dict[str, Handler] = {
+            TOOL: lambda call: self.tools.answer(call),
+            MEMORY: memory_of(lambda: record.location, registry.home),
+        }
         kind = SessionKernel if record.joined is None else JoinedKernel
         self._held = kind(record, self._put, self._heard_late, self._salvage, handlers)
+        self._prepared: tuple[Any, ...] = ()  # the kernel whose cells have what we offer, and which tools
         self._running: Execution | None = None
         self._outlived: Execution | None = None  # a cell that outlived its call
         self._since = 0.0
@@ -137,6 +154,7 @@ class SessionCore:
             "joined": not self._held.ours,
             "execution_state": state,
             "cell_id": running.msg_id if running else None,
+            "tools": list(self.tools.names),
             "running_for": time.monotonic() - self._since if running else None,
             "jobs": [] if kernel is None else kernel.jobs.known(),
             "used": self.record.used,
@@ -152,6 +170,10 @@ class SessionCore:
         Raises:
             AlbedoError: it was not run, and why; a `SignInError` or `UnreachableError` says so of the host.
         """
+        if self.tools.inside():
+            raise AlbedoError(
+                "A tool cannot run code on the session whose cell waits for it; it would wait for itself."
+            )
         cell_id = call.cell_id or uuid.uuid4().hex
         if call.cell_id and (cell_id in self._calls or self._registry.records.cell(cell_id) is not None):
             return await self.cell(cell_id)
@@ -293,6 +315,8 @@ class SessionCore:
             f"No kernel could be started, so the code was run once without one, and nothing that it defined is kept. "
             f"{error}"
         )
+        if self.tools.names:
+            notes.append("It could call no tools.")
         report.note = " ".join([*notes, *self._news_of_links()])
         result.duration = time.monotonic() - began
         self._finish(cell_id, result)
@@ -309,7 +333,13 @@ class SessionCore:
         records.begin(cell_id, self.record, kernel.kernel_id, call.code)
         before = kernel.connections - (kernel.away is None)  # connections that cannot have carried it
         began = self._since = time.monotonic()
-        execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id)
+        grant = self.tools.grant(cell_id, call.tools, call.max_tool_calls, call.loop)
+        offered = (kernel.kernel_id, kernel.pid, self.tools.descriptions)
+        about: dict[str, Any] = {"server": self.record.session_id}
+        if offered != self._prepared:
+            about["prepare"] = {"tools": self.tools.descriptions, "names": NAMES}
+        metadata = {"albedo": about}
+        execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id, metadata=metadata)
         status = None
         try:
             while not await _finished(execution, _left(call.timeout, began)) or self._was_aborted(execution):
@@ -318,9 +348,12 @@ class SessionCore:
                     await self._time_out(kernel, execution, call.timeout or 0.0, notes)
                     break
                 await asyncio.sleep(_ABORT_PAUSE)
-                execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id)
+                execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id, metadata=metadata)
         finally:
             self._running = None
+            self.tools.end(cell_id)
+            if execution.began:
+                self._prepared = offered
         outputs.close()
         if execution.given_up is not None and status is None:
             by_us = self._held.kernel is not kernel  # closed, or reset
@@ -333,6 +366,7 @@ class SessionCore:
             self._held.lose(kernel.cause or execution.given_up or "its kernel ended")
         result = self._result(cell_id, status, execution, outputs, report, notes)
         result.duration = time.monotonic() - began
+        result.tool_calls_made = grant.made
         self._finish(cell_id, result)
         return result
 

@@ -9,6 +9,7 @@ import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,6 +240,28 @@ class TestBrokenLinks:
             assert await cell == "120 120\n"
             assert program.seen == Counter({f"{name} {i}": 1 for name in "abc" for i in range(40)})
             assert program.kernel.connections >= 4
+
+    async def test_what_was_taken_back_while_the_host_was_away_is_never_done(
+        self, embedded_host: Embedded, tmp_path: Path
+    ) -> None:
+        async with using(embedded_host) as program:
+            away, over = tmp_path / "away", tmp_path / "over"
+            code = PREPARED + (
+                f"call('test', {{'what': 'before'}})\nwhile not os.path.exists({str(away)!r}): time.sleep(0.05)\n"
+                "for _ in range(3):\n"
+                "    try: call('test', {'what': 'meanwhile'}, [bytes(1_000_000)], timeout=0.2)\n"
+                "    except TimeoutError: print('too late')\n"
+                f"open({str(over)!r}, 'w').close()\ncall('test', {{'what': 'after'}})"
+            )
+            cell = asyncio.create_task(program.run(code))
+            await eventually(lambda: program.seen["before"])
+            embedded_host.down()
+            await eventually(lambda: not [each for each in embedded_host.processes() if each.argv == ("cat",)])
+            away.touch()
+            await eventually(over.exists)
+            embedded_host.up()
+            assert await cell == "too late\n" * 3
+            assert program.seen == Counter({"before": 1, "after": 1})
 
     async def test_one_that_was_under_way_when_the_keeper_was_killed_is_done_once(self, remote_host: Host) -> None:
         async with using(remote_host) as program:
