@@ -163,10 +163,17 @@ class TestCells:
         assert session.execute("tools").value == "7"
 
 
-async def test_a_notebook_has_none(embedded_host: Embedded) -> None:
-    async with started(embedded_host.location()) as kernel:
+async def test_a_notebook_has_none_and_who_joins_its_kernel_has_its_own(embedded_host: Embedded) -> None:
+    async with started(embedded_host.location()) as kernel, AsyncSessions() as sessions:
         assert await kernel.value("'tools' in globals()") == "False"
         assert await kernel.value("from albedo_bundle import tools\ntools") == "<tools: none are offered here>"
+        await kernel.run("memory = 7")
+        kernel_id = kernel.manager.provisioner._kernel.kernel_id  # type: ignore[union-attr]
+        one = await sessions.join(kernel_id, owner="one", tools={"f": lambda: 1})
+        two = await sessions.join(kernel_id, owner="two", tools={"f": lambda: 2, "g": lambda: 3})
+        for session, expected in ((one, "(1, ['f'], 7)"), (two, "(2, ['f', 'g'], 7)"), (one, "(1, ['f'], 7)")):
+            assert (await session.execute("tools.f(), dir(tools), memory")).value == expected
+        assert await kernel.value("tools") == "<tools: none are offered here>"
 
 
 async def test_calls_cross_broken_links_exactly_once(sshd_host: Real, other_sshd_host: Real) -> None:
