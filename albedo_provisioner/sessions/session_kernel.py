@@ -29,9 +29,6 @@ log = logging.getLogger("albedo_provisioner.sessions")
 ANSWER_TIMEOUT = 10.0
 """Seconds that a keeper's answer is waited for."""
 
-NAMESPACE = ("--IPKernelApp.exec_lines=from albedo_bundle import run",)
-"""Arguments that put into the kernel's namespace what code of a session finds there without importing it."""
-
 SIGN_IN_POLL = 5.0
 """Seconds between attempts at a host that wants a sign-in; something may tell of it earlier."""
 
@@ -127,7 +124,6 @@ class SessionKernel:
             key=uuid.uuid4().hex.encode(),
             python=self._record.python,
             env=self._record.env,
-            arguments=NAMESPACE,
             kernel_name="albedo-session",
         )
         # On record before it is started: when this process is killed meanwhile, the next one takes the kernel up.

@@ -158,7 +158,9 @@ class TestCells:
         session = sessions.open(embedded_host.location())
         assert "no tools are offered here" in error_of(session, "tools.read_file('x')")
         assert session.execute("tools").value == "<tools: none are offered here>"
-        assert session.execute("memory.__name__").value == "'albedo_bundle.memory'"
+        assert (
+            session.execute("memory.__name__, run.__module__").value == "('albedo_bundle.memory', 'albedo_bundle.jobs')"
+        )
         assert session.execute("tools = 7\ntools").value == "7"
         assert session.execute("tools").value == "7"
 
