@@ -36,6 +36,7 @@ class Host:
 
     Attributes:
         column: the column's name, one of `NAMES`.
+        root: the directory of the run, with what all columns share.
         mark: what its processes are marked with, without the side.
         home: the home directory on the host.
         environ: environment of the client's process.
@@ -46,6 +47,7 @@ class Host:
     """
 
     column: str
+    root: Path
     mark: str
     home: Path
     environ: dict[str, str]
@@ -138,7 +140,7 @@ class Hosts:
         home.mkdir(mode=0o700)
         (client / "run").mkdir(mode=0o700, parents=True)
         mark = f"{self.run}:{column}:"
-        host = Host(column, mark, home, self._client_environ(client, home, mark, column), f"bench-{short}")
+        host = Host(column, self.root, mark, home, self._client_environ(client, home, mark, column), f"bench-{short}")
         if host.kind != LOCAL:
             host.alias = f"bench-{short}"
             port = _free_port()

@@ -12,6 +12,9 @@ from dataclasses import dataclass, field
 from . import processes
 from .columns import Column, MeasureError
 from .hosts import LOCAL, NAMES, OURS
+from .repository import repository
+
+LOOKS = ("list", "repo", "preview")
 
 Samples = dict[str, list[float]]
 """By row key, what one round of a measure gave."""
@@ -170,6 +173,15 @@ def _session_memory(column: Column, quick: bool) -> Samples:
     return {"session-memory": [column.call("session_memory", deadline=300) / 2**20]}
 
 
+def _browse(column: Column, quick: bool) -> Samples:
+    folder = repository(column.host.root)
+    location = f"{column.host.alias}:{folder}" if column.host.alias else str(folder)
+    samples = {f"browse-{what}": [column.call("browse", what=what, location=location)] for what in LOOKS}
+    if column.host.kind == LOCAL:
+        samples["browse-git"] = [column.call("git", folder=str(folder))]
+    return samples
+
+
 _OURS = tuple(name for name in NAMES if name.startswith(OURS))
 _REMOTE = tuple(name for name in NAMES if name != LOCAL)
 
@@ -249,6 +261,19 @@ MEASURES = (
             Row("many", "10 kernels at once, until all have answered", "s", compare="ratio"),
             Row("connections", "  connections to the host", "", compare=""),
         ),
+    ),
+    Measure(
+        "browse",
+        (7, 5),
+        _browse,
+        (
+            Row("browse-list", "browse.list of 10,000 files in 100 folders", "s"),
+            Row("browse-repo", "browse.repo of them", "s"),
+            Row("browse-preview", "browse.preview of them", "s"),
+            Row("browse-git", "  of that `git status`, by itself", "s", compare=""),
+        ),
+        columns=(LOCAL, *_OURS),
+        note="Browse: host visited before, connection open. Local means a folder of this machine, not a kernel.",
     ),
     Measure(
         "sessions",

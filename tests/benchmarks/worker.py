@@ -13,6 +13,7 @@ import asyncio
 import json
 import math
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import AsyncKernelManager, KernelManager
 
 from . import processes
+from .repository import CHANGED, FILES, FOLDERS
 
 DEADLINE = 60.0
 """Seconds that any cell, start or end is waited for."""
@@ -265,6 +267,37 @@ class Worker:
         from . import agents  # a local kernel's process does without us
 
         return agents.memory(self._kernel)
+
+    def browse(self, what: str, location: str) -> float:
+        """Return how many seconds it takes to look at the repository, on a connection that is there already."""
+        from albedo_provisioner import browse
+
+        browse.list(location)
+        began = time.monotonic()
+        if what == "list":
+            assert len(browse.list(location).entries) == FOLDERS + 1  # and .git
+        elif what == "repo":
+            assert browse.repo(location).changed == CHANGED
+        else:
+            preview = browse.preview(location)
+            assert (preview.tree.files, preview.tree.changed) == (FILES, CHANGED)
+        return time.monotonic() - began
+
+    def git(self, folder: str) -> float:
+        """Return how many seconds git by itself takes for what a look at a repository asks of it."""
+        began = time.monotonic()
+        command = [
+            "git",
+            "--no-optional-locks",
+            "-C",
+            folder,
+            "status",
+            "--porcelain=v2",
+            "-z",
+            "--untracked-files=all",
+        ]
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        return time.monotonic() - began
 
     def _interrupt(self, code: str, after: float) -> float:
         client = self._use()

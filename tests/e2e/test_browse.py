@@ -7,6 +7,7 @@ import base64
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import tempfile
 import time
@@ -299,8 +300,18 @@ class TestRepository:
         found = browse.repo(embedded_host.location("proj/src"))
         assert (found.kind, str(found.root)) == ("jj", embedded_host.location("proj"))
         assert (found.change, found.commit, found.changed) == (None, None, None)
-        assert found.problems[0].startswith("jj log: ")
+        assert found.problems[0].startswith("jj log: "), "without jj, or as nothing is in that folder"
         assert browse.preview(embedded_host.location("proj")).languages[0].name == "Python"
+
+    @pytest.mark.skipif(shutil.which("jj") is None, reason="there is no jj")
+    def test_jj_tells_its_change(self, embedded_host: Embedded) -> None:
+        folder = embedded_host.make_folder("proj")
+        assert embedded_host.run(["jj", "git", "init", str(folder)]).returncode == 0
+        found = browse.repo(embedded_host.location("proj"))
+        log = ["jj", "-R", str(folder), "log", "--no-graph", "-r", "@", "-T"]
+        assert found.change == embedded_host.run([*log, "change_id"]).stdout
+        assert found.commit == embedded_host.run([*log, "commit_id"]).stdout
+        assert found.problems == ()
 
 
 def by_tree(preview: browse.Preview) -> dict[str, browse.Node]:

@@ -55,14 +55,23 @@ class TestRealShells:
         terminal.press(f"{str(host.alias)[:-1]}\t")
         terminal.expect(":")
         assert host.server.accepted() == before, "hosts' names are known without asking"
-        terminal.press("~/pr\t")
-        terminal.expect("space/")
-        terminal.press("\t")
-        terminal.expect("sub/")
+        terminal.press("~/pr")
+        self.press_tab_until(terminal, "space/")
+        self.press_tab_until(terminal, "sub/")
         terminal.type(" --only repo")
         terminal.expect("in no repository")
         terminal.type("exit")
         assert terminal.end() == 0
+
+    def press_tab_until(self, terminal: Terminal, text: str) -> None:
+        """Press Tab, again as a person would when the host took longer than its time on a busy machine."""
+        for _ in range(4):
+            terminal.press("\t")
+            try:
+                return terminal.expect(text, 10)
+            except AssertionError:
+                continue
+        return terminal.expect(text, 0)
 
     def test_bash(self, host: Embedded) -> None:
         with Terminal("bash", "--norc", "--noprofile", "-i") as terminal:
@@ -86,10 +95,9 @@ class TestRealShells:
 
         assert "browse" in completed("jupyter albedo brow")
         assert completed(f"jupyter albedo add {host.alias}") == [f"{host.alias}:"]
-        assert sorted(completed(f"jupyter albedo add {host.alias}:~/")) == [
-            f"{host.alias}:~/other/",
-            f"{host.alias}:~/proj with space/",
-        ]
+        folders = [f"{host.alias}:~/other/", f"{host.alias}:~/proj with space/"]
+        # A host that takes longer than its time, on a busy machine, adds nothing.
+        assert any(sorted(completed(f"jupyter albedo add {host.alias}:~/")) == folders for _ in range(4))
         assert completed(f"jupyter-albedo add {host.alias}:~/.h") == [f"{host.alias}:~/.hidden/"]
 
 
