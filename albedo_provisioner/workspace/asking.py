@@ -215,7 +215,9 @@ async def _gather_there(host: str, path: str, python: str | None) -> dict[str, A
     )
     try:  # it is a host's word, and will be read by programs that take it for what it should be
         return {
-            **{name: str(answer[name]) for name in ("os", "arch", "home", "folder")},
+            **{name: "".join(filter(str.isprintable, str(answer[name]))) for name in ("os", "arch")},
+            "home": str(answer["home"]),
+            "folder": str(answer["folder"]),
             "root": None if answer["root"] is None else str(answer["root"]),
             **{
                 name: [

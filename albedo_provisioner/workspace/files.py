@@ -185,7 +185,7 @@ def _lock(descriptor: int, folder: Path, until: float) -> None:
                     f"(fuser {folder / LOCK} names it)."
                 ) from None
         time.sleep(pause)
-        pause = min(2 * pause, 0.05)
+        pause = min(2 * pause, 0.02)
 
 
 def _is_still(descriptor: int, path: Path) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..errors import AlbedoError, WorkspaceLinkError
 from ..hosts.io_thread import in_thread
 from ..location import Location
-from .asking import LinkedWorkspace, absolute, look_at, refresh, within
+from .asking import LinkedWorkspace, absolute, known_absolute, look_at, refresh, within
 from .context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext, compose
 from .links import LinkNews, WorkspaceGroups, link_id
 from .memory import WorkspaceMemory
@@ -105,7 +105,8 @@ class Workspace:
         Raises:
             ConfigError: the record cannot be used.
         """
-        return self._news.take(self._where())
+        location = known_absolute(self._where(), self._home)
+        return [] if location is None else self._news.take(location)
 
     @property
     def _groups(self) -> WorkspaceGroups:
