@@ -29,7 +29,11 @@ def test_tuples_come_out_as_lists_and_buffers_as_bytes() -> None:
     assert decode(content, blobs) == [1, b"a", b"b"]
 
 
-@pytest.mark.parametrize("value", [{1: 2}, {None: 1}, {1}, object(), 1j, [range(3)]], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [{1: 2}, {None: 1}, {1}, object(), 1j, [range(3)]],
+    ids=["number", "none", "set", "object", "complex", "range"],
+)
 def test_what_is_neither_json_nor_bytes_is_refused(value: object) -> None:
     with pytest.raises(TypeError):
         encode(value)
