@@ -20,6 +20,7 @@ from typing import Any
 
 from . import ROOT, rundir
 from .job_wire import SOCKET, Talk, TalkError
+from .processes import MARK
 
 LOG = "jobs.log"
 FOLDER = "jobs"
@@ -176,12 +177,15 @@ def _start(directory: str, path: str) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
             listener.bind(path)
             listener.listen(128)
+            # Whatever cells have done to the environment: by the mark nothing of a kernel is overlooked at its end.
+            environment = {**os.environ, MARK: os.path.basename(directory)}
             # As our own modules need no others: -I and -S keep what the user has on the path out, and make it quick.
             command = [sys.executable, "-I", "-S", "-c", _MAIN, str(listener.fileno()), folder, ROOT]
             _children.append(
                 subprocess.Popen(
                     command,
                     cwd=directory,
+                    env=environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

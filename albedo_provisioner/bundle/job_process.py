@@ -185,10 +185,11 @@ class JobProcess:
 
     def _start(self, order: Order, given: int | None, mark: str) -> int:
         errors = self.streams.get("errors")
+        marks = {processes.MARK: mark.rpartition(".")[0], MARK: mark}
         process = subprocess.Popen(
             order.argv,
             cwd=order.cwd,
-            env={**order.env, MARK: mark, "PWD": order.cwd},
+            env={**order.env, **marks, "PWD": order.cwd},
             stdin=subprocess.DEVNULL if given is None else given,
             stdout=self.streams["output"].outgoing,
             stderr=subprocess.STDOUT if errors is None else errors.outgoing,

@@ -46,6 +46,8 @@ class JobWatch:
         tell: Callable[[dict[str, Any]], None],
         reap: Callable[[], None],
     ) -> None:
+        self.ever = False
+        """Whether there have been any."""
         self.ended_at = 0.0
         """When one of them ended last, by the clock that only goes forward."""
         self._path = base + SOCKET
@@ -62,11 +64,6 @@ class JobWatch:
     def running(self) -> bool:
         """Whether any of them runs."""
         return any(job["state"] in ("running", "stopping") for job in self._jobs.values())
-
-    @property
-    def known(self) -> bool:
-        """Whether there is anything to tell."""
-        return bool(self._jobs)
 
     def news(self) -> dict[str, Any]:
         """Return what a client that comes has to know."""
@@ -140,6 +137,7 @@ class JobWatch:
                 self._tell(self.news())
 
     def _put(self, job: dict[str, Any]) -> None:
+        self.ever = True
         self._jobs[job["number"]] = job
         if job["state"] == "ended":
             self.ended_at = time.monotonic()

@@ -96,7 +96,7 @@ class Keeper:
             int(request.get("journal_cells") or MOST_CELLS), int(request.get("journal_bytes") or MOST_BYTES)
         )
         self.jobs = JobWatch(
-            rundir.socket_base(path), self.kernel_id, self._poller, self.clients.tell_all, self.kernel.reap
+            rundir.socket_base(path), self.kernel_id, self._poller, self._tell_of_jobs, self.kernel.reap
         )
         self.jobs.look()  # of a kernel that is adopted
         self._ladder: Ladder | None = None
@@ -210,6 +210,12 @@ class Keeper:
         if self.kernel.exit is not None:
             self.jobs.forget()
 
+    def _tell_of_jobs(self, news: dict[str, Any]) -> None:
+        """Tell who is there. Who is away gets to know how it is then: however many jobs there were, none piles up."""
+        for client in self.clients:
+            if client.attached:
+                client.tell(news)
+
     def _drained(self) -> None:
         """The dead kernel's last message was passed on: mark the place in the output, for whoever waits for more."""
         note = json.dumps({"note": "exited", "exit": self.kernel.exit}).encode()
@@ -217,7 +223,7 @@ class Keeper:
             client.link.send(NOTE, [note])
 
     def _received(self, client: Client, event: Event) -> None:
-        if isinstance(event, Attached) and self.jobs.known:
+        if isinstance(event, Attached) and self.jobs.ever:
             client.tell(self.jobs.news())
         if not isinstance(event, Received):
             return

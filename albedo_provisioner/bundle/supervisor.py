@@ -104,7 +104,8 @@ class Supervisor:
         """Serve until the kernel has gone; nothing of the jobs is left then."""
         while not self._over:
             for key, events in self._selector.select(self._pause()):
-                if key.fd in self._selector.get_map():  # another one may have taken it off meanwhile
+                now_there = self._selector.get_map().get(key.fd)
+                if now_there is not None and now_there.data is key.data:  # else what was done for another one closed it
                     key.data(events)
             now = time.monotonic()
             for job in list(self._jobs.values()):

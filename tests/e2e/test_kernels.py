@@ -57,6 +57,7 @@ class TestPlace:
         os.environ["HOME"] = str(home)
         async with started(str(home), {"python": str(local_host.python)}) as kernel:
             assert await kernel.json("os.environ['HOME']", "import os") == str(home)
+            assert await kernel.value("from albedo_bundle import run\nrun('true').wait()") == "0"
         os.environ["HOME"] = str(local_host.home)
         wait_until(lambda: not (home / ".albedo-remote" / "run").exists(), what="the run directory is gone")
 
