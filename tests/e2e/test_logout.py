@@ -17,7 +17,9 @@ import pytest
 from kernels import eventually, started
 from procs import descendants, everyone, send, wait_until
 
+from albedo_provisioner import AsyncHosts
 from albedo_provisioner.hosts.check import check_location
+from albedo_provisioner.hosts.doctor.findings import Finding
 from albedo_provisioner.location import Location
 
 if TYPE_CHECKING:
@@ -138,12 +140,21 @@ def _wait_for_sshd(port: int, booted: subprocess.Popen[bytes]) -> None:
     wait_until(answers, 60, "the container's sshd answers")
 
 
+async def _logout_finding(python: Path) -> Finding:
+    found = (await AsyncHosts().diagnose("logout", python=str(python))).finding("logout")
+    assert found is not None
+    return found
+
+
 @pytest.mark.timeout(300)
 async def test_the_user_is_told_and_with_lingering_the_kernel_stays(container: Container, sshd_python: Path) -> None:
     location, config = "logout:~", {"python": str(sshd_python)}
     warning = check_location(Location.parse(location), str(sshd_python)).warning or ""
     assert "KillUserProcesses" in warning
     assert "loginctl enable-linger" in warning
+    threat = await _logout_finding(sshd_python)
+    assert (threat.state, threat.blocks) == ("problem", False)
+    assert "loginctl enable-linger" in threat.text
     async with started(location, config) as kernel:
         cell = await kernel.run("x = 41")
         assert f"logout {warning}." in cell.stderr
@@ -158,6 +169,7 @@ async def test_the_user_is_told_and_with_lingering_the_kernel_stays(container: C
     (container.root / "var/lib/systemd/linger").mkdir(parents=True, exist_ok=True)
     (container.root / f"var/lib/systemd/linger/{USER}").touch()
     assert check_location(Location.parse(location), str(sshd_python)).warning is None
+    assert (await _logout_finding(sshd_python)).state == "ok"
     async with started(location, config) as kernel:
         cell = await kernel.run("x = 41")
         assert cell.stderr == ""
