@@ -13,6 +13,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def main() -> int:
     if unknown:
         parser.error(f"there is no measure {', '.join(sorted(unknown))}")
     print(environment())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what was made is removed then, too
     place = Hosts([OURS])
     try:
         for name in options.measures or MEASURES:
@@ -79,20 +81,22 @@ def show(rounds: Sequence[Samples], unit: str = "s") -> None:
 def bare(place: Hosts, quick: bool) -> None:
     """Measure first visits, step by step, and the starts after them."""
     (host,) = place.hosts
+    assert host.sshd is not None
     interpreters = {"nothing installed": _bare_python(place), "its own ipykernel": sys.executable}
     for name, python in interpreters.items():
+        arguments = ("start", str(host.alias), python, str(host.sshd.pid), f"{host.mark}host")
         rounds: list[Samples] = []
         again: list[Samples] = []
         if python != sys.executable:
-            print(f"  fetching, once: {ask(host, 'start', str(host.alias), python)['fetching']:.2f} s")
+            print(f"  fetching, once: {ask(host, *arguments)['fetching']:.2f} s")
         for _ in range(2 if quick else 5):
             host.forget_visits()
-            rounds.append(ask(host, "start", str(host.alias), python))
-            again.append(ask(host, "start", str(host.alias), python))
+            rounds.append(ask(host, *arguments))
+            again.append(ask(host, *arguments))
         print(f"  first visit, {name}:")
         show(rounds)
         print(f"  second start, {name}:")
-        show([{"all": each["all"]} for each in again])
+        show([{name: each[name] for name in ("all", _PROCESSOR)} for each in again])
 
 
 def _bare_python(place: Hosts) -> str:
@@ -133,11 +137,15 @@ class _Steps(logging.Handler):
         return {**steps, "all": ended - times[0]}
 
 
+_PROCESSOR = "processor time, both sides"
+
+
 def _start(arguments: Sequence[str]) -> Samples:
     """Start a kernel and return the seconds that each step took."""
     from jupyter_client.manager import KernelManager
 
-    alias, python = arguments
+    alias, python, sshd, mark = arguments
+    used = -_processor_time(int(sshd), mark)
     _write_kernelspec("bare", alias, {"python": python})
     steps = _Steps()
     for name in ("traitlets", "albedo_provisioner"):
@@ -150,9 +158,24 @@ def _start(arguments: Sequence[str]) -> Samples:
     client.start_channels()
     client.wait_for_ready(timeout=120)
     ended = time.monotonic()
+    used += _processor_time(int(sshd), mark)
     client.stop_channels()
     manager.shutdown_kernel()
-    return steps.samples(ended)
+    return {**steps.samples(ended), _PROCESSOR: used}
+
+
+def _processor_time(sshd: int, mark: str) -> float:
+    """Return the seconds used so far by this process, the ssh server's, and what runs on the host, ended or not."""
+    own = os.times()
+    seconds = own.user + own.system + own.children_user + own.children_system
+    server = processes.psutil.Process(sshd)
+    ended = server.cpu_times()
+    seconds += ended.children_user + ended.children_system
+    there = {process.pid: process for process in (*server.children(recursive=True), *processes.marked(mark))}
+    for process in there.values():
+        times = process.cpu_times()
+        seconds += times.user + times.system + times.children_user + times.children_system
+    return seconds
 
 
 def _write_kernelspec(name: str, alias: str, config: dict[str, Any], **more: Any) -> None:
