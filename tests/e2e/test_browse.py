@@ -261,6 +261,30 @@ class TestRepository:
         git_says = any_host.run(["git", "-C", str(folder), "status"])
         assert git_says.returncode != 0 or mark.exists(), "these settings would have been obeyed"
 
+    def test_what_a_partial_clone_lacks_is_not_fetched(self, embedded_host: Embedded) -> None:
+        """Its config names the program that would do it."""
+        folder = make_repository(embedded_host, "proj", {"a": "line\n" * 200, "b": "other\n" * 300})
+        mark = embedded_host.home / "was-run"
+        for setting, value in {
+            "core.repositoryFormatVersion": "1",
+            "extensions.partialClone": "origin",
+            "remote.origin.promisor": "true",
+            "remote.origin.url": str(embedded_host.home),
+            "remote.origin.uploadpack": f"touch {shlex.quote(str(mark))}; false",
+        }.items():
+            git(embedded_host, folder, "config", setting, value)
+        blob = git(embedded_host, folder, "rev-parse", "HEAD:a")
+        (folder / ".git" / "objects" / blob[:2] / blob[2:]).unlink()
+        git(embedded_host, folder, "mv", "a", "moved")
+        embedded_host.write("proj/moved", "line\n" * 201)
+        git(embedded_host, folder, "add", "moved")  # renamed and changed: git wants to compare it with what it was
+        found = browse.repo(embedded_host.location("proj"))
+        assert (found.branch, found.changed) == ("main", None)
+        assert found.problems[0].startswith("git (changed): ")
+        assert not mark.exists()
+        embedded_host.run(["git", "-C", str(folder), "status"])
+        assert mark.exists(), "it would have been run"
+
     def test_another_accounts_repository_is_told_in_gits_words(self, sshd_host: Real) -> None:
         folder = make_repository(sshd_host, "proj", {"a.py": "1"})
         os.chown(folder, 0, 0)

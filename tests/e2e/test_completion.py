@@ -33,6 +33,16 @@ def commands_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PS1", "> ")
 
 
+def install(shell: str, path: str) -> None:
+    """Write a shell's code where the help says that it goes, below the home."""
+    file = Path.home() / path
+    file.parent.mkdir(parents=True)
+    file.write_text(subprocess.run(["jupyter", "albedo", "completion", shell], capture_output=True, text=True).stdout)
+    assert (
+        f"~/{path}" in subprocess.run(["jupyter", "albedo", "completion", "-h"], capture_output=True, text=True).stdout
+    )
+
+
 class TestRealShells:
     """Each completes a command, a host without asking it, and a folder of that host."""
 
@@ -81,15 +91,17 @@ class TestRealShells:
         if shutil.which("zsh") is None:
             unavailable("there is no zsh")
         with Terminal("zsh", "-f", "-i") as terminal:
-            begin = 'autoload -Uz compinit; compinit -u -D; eval "$(jupyter albedo completion zsh)"'
-            self.with_keys(terminal, begin, host)
+            install("zsh", ".zfunc/_jupyter")
+            self.with_keys(terminal, "fpath=(~/.zfunc $fpath); autoload -Uz compinit; compinit -u -D", host)
 
     def test_fish(self, host: Embedded) -> None:
         if shutil.which("fish") is None:
             unavailable("there is no fish")
 
+        install("fish", ".config/fish/completions/jupyter.fish")
+
         def completed(line: str) -> list[str]:
-            script = "jupyter albedo completion fish | source; complete --do-complete $argv[1]"
+            script = "complete --do-complete $argv[1]"
             done = subprocess.run(["fish", "-c", script, line], capture_output=True, text=True, check=True)
             return [row.partition("\t")[0] for row in done.stdout.splitlines()]
 
@@ -98,7 +110,7 @@ class TestRealShells:
         folders = [f"{host.alias}:~/other/", f"{host.alias}:~/proj with space/"]
         # A host that takes longer than its time, on a busy machine, adds nothing.
         assert any(sorted(completed(f"jupyter albedo add {host.alias}:~/")) == folders for _ in range(4))
-        assert completed(f"jupyter-albedo add {host.alias}:~/.h") == [f"{host.alias}:~/.hidden/"]
+        assert completed(f"jupyter albedo add {host.alias}:~/.h") == [f"{host.alias}:~/.hidden/"]
 
 
 class TestPlaces:
@@ -123,6 +135,8 @@ class TestPlaces:
     def test_a_host_that_cannot_be_asked_adds_nothing_and_is_not_waited_for(
         self, embedded_host: Embedded, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        assert completion.PATIENCE == 3.0
+        monkeypatch.setattr(completion, "PATIENCE", 30.0)  # on a busy machine
         finds = completion._Completer(completion.locations)
         embedded_host.make_folder("proj")
         assert finds(prefix=f"{embedded_host.alias}:") == [f"{embedded_host.alias}:~/proj/"]
