@@ -30,6 +30,7 @@ from .location import Location, place
 if TYPE_CHECKING:
     from .commands.choose import Choice
     from .hosts.check import CheckedLocation
+    from .hosts.offers import Offers
 
 RUN_KERNEL = "run-kernel"
 """What our kernelspecs' command runs. It is no choice for people, so the parser does not know it."""
@@ -240,7 +241,7 @@ def _add(arguments: argparse.Namespace) -> int:
     settings = kernelspecs.Settings(location, arguments.python, dict(arguments.env), arguments.grace, arguments.provide)
     appearance = None
     if arguments.check:
-        choice = _choose(location, arguments)
+        choice, offers = _choose(location, arguments)
         if choice is None:
             return 2
         settings = dataclasses.replace(settings, python=choice.python)
@@ -252,7 +253,9 @@ def _add(arguments: argparse.Namespace) -> int:
                 choice.kernelspec.debugger,
                 choice.kernelspec.logos,
             )
-        checked = _check(settings)
+        # The interpreter that looked around has looked at itself, too.
+        seen = offers.checked if offers is not None and choice.python == arguments.python else None
+        checked = _check(settings, seen)
         settings = dataclasses.replace(settings, location=checked.location)
         display_name = display_name or kernelspecs.default_display_name(checked.location, checked.home, choice.label)
     elif display_name is None and not location.is_remote:
@@ -271,34 +274,41 @@ def _add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _choose(location: Location, arguments: argparse.Namespace) -> Choice | None:
-    """Return which kernel of the host is to be added; None when what there is was printed instead."""
+def _choose(location: Location, arguments: argparse.Namespace) -> tuple[Choice | None, Offers | None]:
+    """Return which kernel of the host is to be added, and what there is to choose from if that was asked.
+
+    There is no choice when what there is was printed instead.
+    """
     from .commands import choose
     from .hosts.offers import offers_at
 
     if arguments.python is not None and arguments.kernel is None:
-        return choose.Choice(arguments.python, None, "Python 3")
+        return choose.Choice(arguments.python, None, "Python 3"), None
     with _waiting_for(location):
         offers = offers_at(location, arguments.python, arguments.kernel)
+    choose.tell_broken(offers)
     if arguments.kernel is not None:
-        return choose.by_name(offers, arguments.kernel, arguments.python)
+        return choose.by_name(offers, arguments.kernel, arguments.python), offers
     if sys.stdin.isatty() and sys.stdout.isatty():
-        return choose.by_question(offers)
+        return choose.by_question(offers), offers
     if arguments.location.endswith(":"):
         choose.print_all(offers, arguments.location)
         print("jupyter albedo: which of these? Nobody can be asked here.", file=sys.stderr)
-        return None
-    return choose.by_default(offers, arguments.location, arguments.provide)
+        return None, offers
+    return choose.by_default(offers, arguments.location, arguments.provide), offers
 
 
-def _check(settings: kernelspecs.Settings) -> CheckedLocation:
+def _check(settings: kernelspecs.Settings, checked: CheckedLocation | None) -> CheckedLocation:
+    """See whether a kernel could run, unless that was seen already, and put packages there that are lacking."""
     from .hosts.check import check_location
 
     location = settings.location
-    with _waiting_for(location):
+    if checked is None:
+        with _waiting_for(location):
+            checked = check_location(location, settings.python)
+    if settings.kernel is not None:
         # A kernelspec's kernel is no matter of this interpreter's, which then runs the keeper alone.
-        needs = ("ipykernel", "zmq") if settings.kernel is None else ("zmq",)
-        checked = check_location(location, settings.python, needs)
+        checked = checked.for_keeper()
     if checked.warning is not None:
         print(f"Note: {location.host or 'this machine'} {checked.warning}.", file=sys.stderr)
     if checked.without is not None:

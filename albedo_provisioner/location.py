@@ -78,6 +78,7 @@ class Location:
         Raises:
             LocationError: it is none; the message says what is wrong and what a location looks like.
         """
+        _must_be_text(text)
         _check_text(text)
         if text.startswith("-"):
             # Said apart, as the usual reason is an attempt (or an accident) to pass ssh an option.
@@ -175,6 +176,7 @@ def parse_host(text: str) -> str | None:
     Raises:
         LocationError: it is none of these. So no option is ever taken for a host.
     """
+    _must_be_text(text)
     if text == THIS_MACHINE:
         return None
     if text.startswith(("/", "~")):
@@ -188,6 +190,11 @@ def parse_host(text: str) -> str | None:
 def _error(text: str, reason: str) -> LocationError:
     shown = text if len(text) <= 120 else text[:117] + "..."
     return LocationError(f"Not a location: {shown!r}: {reason}. {LOOKS_LIKE}")
+
+
+def _must_be_text(text: object) -> None:
+    if not isinstance(text, str):
+        raise LocationError(f"Not a location: {text!r:.120}: it is no text. {LOOKS_LIKE} This machine is '.'.")
 
 
 def _check_text(text: str) -> None:

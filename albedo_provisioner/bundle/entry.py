@@ -149,8 +149,17 @@ def stage(request: dict[str, Any]) -> None:
 
 def check(request: dict[str, Any]) -> None:
     """Answer what a kernel would meet here: folder, home, interpreter, packages."""
-    path = folder(request["cwd"])
-    lacking = missing(request["needs"])
+    report(checked=checked(folder(request["cwd"]), request["needs"]))
+
+
+def checked(path: str, needs: list[str]) -> dict[str, Any]:
+    """Return what a kernel with this interpreter would meet in a folder.
+
+    Args:
+        path: the folder.
+        needs: packages that the interpreter must have.
+    """
+    lacking = missing(needs)
     version = None
     if importlib.util.find_spec("ipykernel") is not None:
         from importlib import metadata
@@ -159,18 +168,16 @@ def check(request: dict[str, Any]) -> None:
     from .logind import ENABLE_LINGER, threat_of_logout
 
     threat = threat_of_logout()
-    report(
-        checked={
-            "folder": path,
-            "home": os.path.expanduser("~"),
-            "python": sys.executable,
-            "python_version": ".".join(map(str, sys.version_info[:3])),
-            "ipykernel_version": version,
-            "pip": pip_may_install(),
-            "warning": threat if threat and ENABLE_LINGER in threat else None,
-            "without": without(lacking) if lacking else None,
-        }
-    )
+    return {
+        "folder": path,
+        "home": os.path.expanduser("~"),
+        "python": sys.executable,
+        "python_version": ".".join(map(str, sys.version_info[:3])),
+        "ipykernel_version": version,
+        "pip": pip_may_install(),
+        "warning": threat if threat and ENABLE_LINGER in threat else None,
+        "without": without(lacking) if lacking else None,
+    }
 
 
 def survey(request: dict[str, Any]) -> None:
@@ -179,7 +186,9 @@ def survey(request: dict[str, Any]) -> None:
     missing([])  # for the site directories
     from .survey import survey as look
 
-    report(survey={"folder": path, "home": os.path.expanduser("~"), **look(path, request.get("kernel"))})
+    found = look(path, request.get("kernel"))  # first: for the other, packages that were put here may be added
+    needs = ["ipykernel", "zmq"]
+    report(survey={"folder": path, "home": os.path.expanduser("~"), **found, "checked": checked(path, needs)})
 
 
 def gather(request: dict[str, Any]) -> None:

@@ -21,10 +21,40 @@ def in_folder(folder: str) -> list[dict[str, Any]]:
     """Return the environments that belong to a folder, those that people's tools would take first at the beginning:
     `.venv` (venv, uv, poetry), `venv`, pixi's, poetry's own.
     """
+    return _described(_roots_in_folder(folder), "folder")
+
+
+def broken_in_folder(folder: str) -> list[dict[str, Any]]:
+    """Return those environments of a folder that have no interpreter any more, and why that is so, in words."""
+    found = []
+    for root in _roots_in_folder(folder):
+        python = os.path.join(root, "bin", "python")
+        if not _is_environment(root) or os.access(python, os.X_OK):
+            continue
+        if os.path.exists(python):
+            why = f"{python} may not be run"
+        elif os.path.islink(python):
+            why = f"its interpreter is gone ({_end_of_link(python)})"
+        else:
+            why = f"there is no {python}"
+        found.append({"root": root, "why": why})
+    return found
+
+
+def _roots_in_folder(folder: str) -> list[str]:
     roots = [os.path.join(folder, name) for name in _IN_FOLDER]
     roots += _directories_in(os.path.join(folder, ".pixi", "envs"), first="default")
-    roots += _poetry(folder)
-    return _described(roots, "folder")
+    return roots + _poetry(folder)
+
+
+def _end_of_link(path: str) -> str:
+    """Return where a symbolic link leads in the end, there or not."""
+    for _ in range(40):  # as many as the system follows
+        try:
+            path = os.path.join(os.path.dirname(path), os.readlink(path))
+        except OSError:
+            break
+    return os.path.normpath(path)
 
 
 def conda() -> list[dict[str, Any]]:
@@ -49,7 +79,7 @@ def conda() -> list[dict[str, Any]]:
 def describe(root: str) -> dict[str, Any] | None:
     """Return an environment's interpreter, its version, that of ipykernel, and a name; None when it is none."""
     python = os.path.join(root, "bin", "python")
-    if not os.access(python, os.X_OK) or not (_is_conda(root) or os.path.isfile(os.path.join(root, "pyvenv.cfg"))):
+    if not os.access(python, os.X_OK) or not _is_environment(root):
         return None
     base = os.path.basename(root)
     has_envs = os.path.isdir(os.path.join(root, "envs")) or os.path.isfile(os.path.join(root, "condabin", "conda"))
@@ -82,6 +112,10 @@ def _described(roots: list[str], kind: str) -> list[dict[str, Any]]:
         if described is not None:
             found.append({**described, "kind": kind})
     return found
+
+
+def _is_environment(root: str) -> bool:
+    return _is_conda(root) or os.path.isfile(os.path.join(root, "pyvenv.cfg"))
 
 
 def _is_conda(root: str) -> bool:

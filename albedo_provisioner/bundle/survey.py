@@ -31,13 +31,14 @@ def survey(folder: str, kernel: str | None = None) -> dict[str, Any]:
     late: list[str] = []
     pythons = _look("the folder's environments", lambda: environments.in_folder(folder), late)
     pythons += [own()]
+    broken = _look("the folder's broken environments", lambda: environments.broken_in_folder(folder), late)
     known = {os.path.realpath(os.path.dirname(each["python"])) for each in pythons}
     for each in _look("conda's environments", environments.conda, late):
         if os.path.realpath(os.path.dirname(each["python"])) not in known:
             pythons.append(each)
     wanted = kernelspecs.directory_of(kernel) if kernel and "/" in kernel else None
     specs = _look("kernelspecs", lambda: _kernelspecs([each["python"] for each in pythons], wanted), late)
-    return {"pythons": pythons, "kernelspecs": specs, "late": late}
+    return {"pythons": pythons, "broken": broken, "kernelspecs": specs, "late": late}
 
 
 def _look(what: str, look: Callable[[], Found], late: list[str]) -> Found:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .table import in_columns
+from .table import in_columns, terminal_width
 
 if TYPE_CHECKING:
     from ..hosts.offers import OfferedKernelspec, OfferedPython, Offers
@@ -84,7 +84,8 @@ def by_question(offers: Offers) -> Choice:
     if len(choices) == 1:
         return choices[0]
     print(f"What there is on {offers.location.host or 'this machine'}:")
-    for number, row in enumerate(_table(offers), 1):
+    width = terminal_width()
+    for number, row in enumerate(_table(offers, width and width - len("  10  ")), 1):
         print(f"  {number:>2}  {row}")
     _tell_late(offers)
     while True:
@@ -106,6 +107,15 @@ def print_all(offers: Offers, typed: str) -> None:
             options = ["--python", choice.python or "python3"]
         print(f"{row}\n    {_command(typed, *options)}")
     _tell_late(offers)
+
+
+def tell_broken(offers: Offers) -> None:
+    """Say which environments of the folder are passed over because they have no interpreter any more."""
+    for root, why in offers.broken:
+        print(
+            f"The folder's environment {_short(root, offers.home)} cannot be used: {why}. Make it anew.",
+            file=sys.stderr,
+        )
 
 
 def _command(typed: str, *options: str) -> str:
@@ -157,7 +167,7 @@ def _of_kernelspec(spec: OfferedKernelspec, python: str | None) -> Choice:
     return Choice(python, spec, spec.display_name)
 
 
-def _table(offers: Offers) -> list[str]:
+def _table(offers: Offers, width: int | None = None) -> list[str]:
     kinds = {"folder": "the folder's", "login": "the login shell's", "conda": "conda"}
     rows = [
         (
@@ -172,7 +182,7 @@ def _table(offers: Offers) -> list[str]:
         (spec.display_name, f"kernelspec {spec.name}", spec.language, _short(spec.directory, offers.home))
         for spec in _specs(offers)
     ]
-    return in_columns(rows)
+    return in_columns(rows, width)
 
 
 def _short(path: str, home: str) -> str:

@@ -55,16 +55,14 @@ def run(arguments: argparse.Namespace) -> int:
     with waiting("looking for the kernels ...") as line:
         if arguments.notebook is not None:
             kernels = {kernel.kernel_id: kernel for kernel in find.by_notebook(arguments.notebook, deadline)}
-        for prefix in arguments.ids:
-            try:
-                kernel = find.by_id(prefix, deadline)
-            except AlbedoError as error:
-                # The others are ended all the same.
-                with line.aside():
+        if arguments.ids:
+            found, errors = find.by_ids(arguments.ids, deadline)
+            kernels = {kernel.kernel_id: kernel for kernel in found}
+            status = 1 if errors else 0
+            with line.aside():
+                for error in errors:
+                    # The others are ended all the same.
                     print(f"jupyter albedo: {error}", file=sys.stderr)
-                status = 1
-            else:
-                kernels[kernel.kernel_id] = kernel
 
     with waiting("ending, and looking whether anything is left ...") as line:
 

@@ -2,18 +2,50 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Sequence
+
+_GAP = "  "
+_NARROWEST = 8
+"""Characters below which no column is cut."""
 
 
 def print_table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print rows below a heading, in columns."""
-    for line in in_columns([heading, *rows]):
+    """Print rows below a heading, in columns: whole, or as wide as the terminal when standard output is one."""
+    for line in in_columns([heading, *rows], terminal_width()):
         print(line)
 
 
-def in_columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return rows as lines, in columns as wide as they need to be; the last one is not padded."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)][:-1]
+def terminal_width() -> int | None:
+    """Return how many characters a line of standard output may have; None when that is no terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def in_columns(rows: Sequence[Sequence[str]], width: int | None = None) -> list[str]:
+    """Return rows as lines, in columns as wide as they need to be; the last one is not padded.
+
+    Args:
+        rows: cells, the same number in each. The first one of a row is what it is known by, and is never cut.
+        width: characters that a line may have: the widest cells lose their middle then. None for as many as it takes.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    over = sum(widths) + len(_GAP) * (len(widths) - 1) - width if width is not None else 0
+    while over > 0:
+        widest = max(range(1, len(widths)), key=lambda column: widths[column], default=0)
+        if widest == 0 or widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+        over -= 1
     return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip() for row in rows
+        _GAP.join(_cut(cell, width).ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
     ]
+
+
+def _cut(cell: str, width: int) -> str:
+    """Return a cell that is too long without its middle: of a path, both ends tell the most."""
+    if len(cell) <= width:
+        return cell
+    end = (width - 1) // 2
+    return f"{cell[: width - 1 - end]}…{cell[len(cell) - end :]}"

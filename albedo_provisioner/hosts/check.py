@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from ..bundle.wire import Frame, FrameReader, ProtocolError
@@ -44,6 +44,24 @@ class CheckedLocation:
     without: dict[str, Any] | None
     warning: str | None = None
 
+    @classmethod
+    def from_report(cls, host: str | None, found: dict[str, Any]) -> CheckedLocation:
+        """Take what a host says (`checked` in `bundle/entry.py`)."""
+        return cls(
+            Location(host, found["folder"]),
+            found["home"],
+            found["python"],
+            found["python_version"],
+            found["ipykernel_version"],
+            found["without"],
+            found["warning"],
+        )
+
+    def for_keeper(self) -> CheckedLocation:
+        """Return the same for a kernel that is another program's: of the interpreter only pyzmq is needed then."""
+        lacks = self.without is not None and "zmq" in self.without["lacking"]
+        return replace(self, without={**self.without, "lacking": ["zmq"]} if self.without and lacks else None)
+
 
 def check_location(
     location: Location, python: str | None = None, needs: Sequence[str] = ("ipykernel", "zmq")
@@ -63,16 +81,7 @@ def check_location(
 
 async def _check(location: Location, python: str | None, needs: Sequence[str]) -> CheckedLocation:
     report = await ask(location.host, {"do": "check", "cwd": location.path, "needs": list(needs)}, python)
-    found = report["checked"]
-    return CheckedLocation(
-        Location(location.host, found["folder"]),
-        found["home"],
-        found["python"],
-        found["python_version"],
-        found["ipykernel_version"],
-        found["without"],
-        found["warning"],
-    )
+    return CheckedLocation.from_report(location.host, report["checked"])
 
 
 class Parcel(Protocol):

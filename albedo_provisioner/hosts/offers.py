@@ -11,7 +11,7 @@ from typing import Any
 
 from ..location import Location
 from . import io_thread
-from .check import ask
+from .check import CheckedLocation, ask
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ACTIVE_SVG = re.compile(rb"<script|<foreignobject|<!entity|javascript:|\son\w+\s*=", re.IGNORECASE)
@@ -74,6 +74,8 @@ class Offers:
         pythons: the environments: the folder's, the login shell's, conda's.
         kernelspecs: the kernelspecs.
         late: what took too long to be looked at, in words.
+        broken: the folder's environments that have no interpreter any more: the directory of each, and why that is so.
+        checked: what a kernel would find with the interpreter that did the looking.
     """
 
     location: Location
@@ -81,6 +83,8 @@ class Offers:
     pythons: tuple[OfferedPython, ...]
     kernelspecs: tuple[OfferedKernelspec, ...]
     late: tuple[str, ...]
+    broken: tuple[tuple[str, str], ...]
+    checked: CheckedLocation
 
     def find_kernelspec(self, name: str) -> OfferedKernelspec | None:
         """Return the kernelspec of a name, or of a directory's path."""
@@ -109,6 +113,8 @@ def offers_at(location: Location, python: str | None = None, kernel: str | None 
         tuple(OfferedPython(**each) for each in report["pythons"]),
         tuple(_kernelspec(each) for each in report["kernelspecs"]),
         tuple(report["late"]),
+        tuple((str(each["root"]), str(each["why"])) for each in report["broken"]),
+        CheckedLocation.from_report(location.host, report["checked"]),
     )
 
 

@@ -13,6 +13,9 @@ from .survey import FoundKernel, HostAnswer, of_record, survey_on_io_thread
 _SURE = 8
 """Characters of an id, as the table shows them, that are taken for unique without asking all hosts."""
 
+_LISTED = "`jupyter albedo kernels` lists those there are."
+_MOST_SHOWN, _MOST_HOSTS = 40, 8  # characters of what was typed, and names of hosts, in a message
+
 
 def by_id(prefix: str, deadline: float) -> FoundKernel:
     """Return the kernel whose id begins like this: of those on record, and of those that the hosts have; blocking.
@@ -25,19 +28,49 @@ def by_id(prefix: str, deadline: float) -> FoundKernel:
 
 async def by_id_on_io_thread(prefix: str, deadline: float) -> FoundKernel:
     """Do what `by_id` does, on the I/O thread."""
-    recorded = [record for record in KernelRecords().all() if record.kernel_id.startswith(prefix)]
-    if len(recorded) == 1 and len(prefix) >= _SURE:
-        return of_record(recorded[0])
-    answers = await survey_on_io_thread(None, deadline)
-    found = [kernel for answer in answers for kernel in answer.kernels if kernel.kernel_id.startswith(prefix)]
-    if not prefix or not found:
-        raise AlbedoError(
-            f"No kernel has an id that begins with {prefix!r}; `jupyter albedo kernels` lists them.{_unasked(answers)}"
-        )
-    if len(found) > 1:
-        which = ", ".join(f"{kernel.kernel_id} on {kernel.host_name}" for kernel in found)
-        raise AlbedoError(f"Several kernels have an id that begins with {prefix!r}: {which}.")
+    found, errors, unasked = await _by_ids([prefix], deadline)
+    if errors:
+        raise AlbedoError(f"{errors[0]} {unasked or _LISTED}")
     return found[0]
+
+
+def by_ids(prefixes: Sequence[str], deadline: float) -> tuple[list[FoundKernel], list[str]]:
+    """Return the kernels whose ids begin like these, as `by_id` does; blocking. The hosts are asked once for all.
+
+    Returns:
+        the kernels, each once, and a short line about each beginning that is no one kernel's; a last one says where
+        else such a kernel may be, or be seen.
+    """
+    found, errors, unasked = io_thread.run_blocking(_by_ids(prefixes, deadline))
+    return found, [*errors, *([unasked or _LISTED] if errors else [])]
+
+
+async def _by_ids(prefixes: Sequence[str], deadline: float) -> tuple[list[FoundKernel], list[str], str]:
+    """Return the kernels, what is wrong with the other beginnings, and which hosts could not be asked."""
+    records = KernelRecords().all()
+    answers: list[HostAnswer] | None = None
+    found: dict[str, FoundKernel] = {}
+    errors = []
+    for prefix in dict.fromkeys(prefixes):
+        recorded = [record for record in records if record.kernel_id.startswith(prefix)]
+        if len(recorded) == 1 and len(prefix) >= _SURE:
+            found[recorded[0].kernel_id] = of_record(recorded[0])
+            continue
+        if answers is None:
+            answers = list(await survey_on_io_thread(None, deadline))
+        kernels = [each for answer in answers for each in answer.kernels if each.kernel_id.startswith(prefix)]
+        if not prefix or not kernels:
+            errors.append(f"No kernel has an id that begins with {_shown(prefix)}.")
+        elif len(kernels) > 1:
+            which = ", ".join(f"{kernel.kernel_id} on {kernel.host_name}" for kernel in kernels)
+            errors.append(f"Several kernels have an id that begins with {_shown(prefix)}: {which}.")
+        else:
+            found[kernels[0].kernel_id] = kernels[0]
+    return list(found.values()), errors, _unasked(answers or ())
+
+
+def _shown(prefix: str) -> str:
+    return repr(prefix if len(prefix) <= _MOST_SHOWN else f"{prefix[:_MOST_SHOWN]}…")
 
 
 def by_notebook(path: str, deadline: float) -> list[FoundKernel]:
@@ -63,7 +96,7 @@ async def by_notebook_on_io_thread(path: str, deadline: float) -> list[FoundKern
             raise AlbedoError(
                 f"No kernel is known to have run for {path}; `jupyter albedo kernels` lists those there are, and "
                 "`jupyter albedo recover --kernel ID` takes any of them."
-                f"{_unasked(answers)}"
+                f" {_unasked(answers)}".rstrip()
             )
     return sorted(found, key=lambda kernel: kernel.since or 0.0, reverse=True)
 
@@ -82,5 +115,9 @@ def is_notebook(recorded: str, path: str) -> bool:
 
 
 def _unasked(answers: Sequence[HostAnswer]) -> str:
-    errors = [str(answer.error) for answer in answers if answer.error is not None]
-    return f" Not every host could be asked: {' '.join(errors)}" if errors else ""
+    """Return which hosts could not be asked, in a sentence; empty when all were."""
+    names = [answer.host or "this machine" for answer in answers if answer.error is not None]
+    if not names:
+        return ""
+    shown = ", ".join(names[:_MOST_HOSTS]) + (f" and {len(names) - _MOST_HOSTS} more" if names[_MOST_HOSTS:] else "")
+    return f"Not every host could be asked ({shown}); `jupyter albedo kernels` says why."

@@ -10,12 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import terminal
 from crash import albedo, crash, listed, running_client, until_state
 from faces import Embedded, Host
 from kernels import PATIENCE, add_kernelspec
 from procs import wait_until
+from terminal import Terminal
 
+from albedo_provisioner import kernelspecs
 from albedo_provisioner.kernels.records import KernelRecords
+from albedo_provisioner.location import Location
 
 if TYPE_CHECKING:
     from conftest import Workspace
@@ -177,6 +181,33 @@ def test_several_kernels_are_ended_at_once_and_a_prefix_must_be_one_kernels(
     assert said.count("Ended") == 2
     assert "No kernel has an id that begins with 'no-such-id'" in said
     assert host.processes() == []
+
+
+def test_ids_that_no_kernel_has_get_a_short_line_each(workspace: Workspace) -> None:
+    names = [f"shut{number}" for number in range(12)]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        for name in names:
+            workspace.add_to_ssh_config(f"Host {name}\n    HostName 127.0.0.1\n    Port {unused.getsockname()[1]}\n")
+            add_kernelspec(f"{name}:~/proj")
+        said = albedo("stop", "0123abcd", "4567", "x" * 5000, status=1).splitlines()
+    assert len(said) == 4
+    assert said[0] == "jupyter albedo: No kernel has an id that begins with '0123abcd'."
+    assert "'4567'" in said[1]
+    assert "Not every host could be asked (shut0, " in said[3]
+    assert max(map(len, said)) < 200
+
+
+def test_a_table_is_no_wider_than_the_terminal(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernelspecs.add(kernelspecs.Settings(Location.parse(f"gpu:/home/ann/{'long/' * 30}proj")), name="gpu-proj")
+    monkeypatch.setenv("COLUMNS", "72")
+    with Terminal(*terminal.albedo("list")) as person:
+        assert person.end() == 0
+    lines = person.shown.splitlines()
+    assert max(map(len, lines)) <= 72
+    assert lines[1].startswith("gpu-proj  gpu:/home/ann/")
+    assert "…" in lines[1]
+    assert f"gpu:/home/ann/{'long/' * 30}proj" in albedo("list")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from environments import make_conda, make_environment
-from faces import Embedded, Host
+from faces import Embedded, Host, Real
 from procs import wait_until
 
 from albedo_provisioner import cli, kernelspecs
@@ -76,6 +76,24 @@ class TestEnvironments:
         assert (found[str(inside)].name, found[str(inside)].version) == ("ml", "3.13.1")
         assert found[str(elsewhere)].version == ".".join(map(str, sys.version_info[:2])) or remote_host.kind == "sshd"
 
+    def test_one_whose_interpreter_is_gone_is_passed_over_and_that_is_said(
+        self, any_host: Host, capsys: Capture
+    ) -> None:
+        python = make_environment(any_host, "proj/.venv")
+        python.unlink()
+        python.symlink_to("python3")
+        python.with_name("python3").unlink()
+        python.with_name("python3").symlink_to("/opt/python3.10/bin/python3.10")
+        make_environment(any_host, "proj/venv").unlink()
+        any_host.make_folder("proj/env")  # no environment at all
+        assert cli.main(["add", any_host.location("proj")]) == 0
+        notes = capsys.readouterr().err.splitlines()
+        assert len(notes) == 2
+        assert "/proj/.venv cannot be used: its interpreter is gone (/opt/python3.10/bin/python3.10)" in notes[0]
+        assert "/proj/venv cannot be used: there is no " in notes[1]
+        (spec,) = kernelspecs.find_ours()
+        assert "python" not in spec.config
+
     @pytest.mark.parametrize("text", ["[", "name = 3", "[project]\nname = 3", "tool = 3"])
     def test_a_folder_with_a_strange_project_file_is_a_folder(self, embedded_host: Embedded, text: str) -> None:
         embedded_host.write("proj/pyproject.toml", text)
@@ -130,6 +148,13 @@ class TestNobodyToAsk:
         assert cli.main(["add", any_host.location("proj")]) == 0
         (spec,) = kernelspecs.find_ours()
         assert set(spec.config) == {"location"}
+
+    def test_one_command_on_the_host_is_enough(self, sshd_host: Real) -> None:
+        write_spec(sshd_host, user_specs(sshd_host) / "it")
+        for options in ([], ["--kernel", "it", "--name", "it"], ["--python", str(sshd_host.python), "--name", "own"]):
+            before = sshd_host.server.log().count("Starting session: command for")
+            assert cli.main(["add", sshd_host.location(), *options]) == 0
+            assert sshd_host.server.log().count("Starting session: command for") == before + 1, options
 
     def test_a_folder_with_an_environment_gets_that(self, any_host: Host, capsys: Capture) -> None:
         python = make_environment(any_host, "proj/.venv")

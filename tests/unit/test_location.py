@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from albedo_provisioner.errors import LocationError
-from albedo_provisioner.location import MAX_LENGTH, Location
+from albedo_provisioner.location import MAX_LENGTH, Location, parse_host
 
 # Path parts that a careless implementation trips over, beside any text without "/" and control characters.
 PARTS = st.one_of(
@@ -206,3 +206,10 @@ def test_a_bare_word_is_no_path_as_it_may_be_a_host() -> None:
         with pytest.raises(LocationError):
             Location.parse(text, "/base")
     assert Location.parse("gpu:~", "/base") == Location("gpu", "~")
+
+
+@pytest.mark.parametrize("value", [None, 3, b"gpu", ["gpu"]])
+def test_what_is_no_text_is_refused_in_words(value: object) -> None:
+    for read in (parse_host, Location.parse):
+        with pytest.raises(LocationError, match="it is no text"):
+            read(value)  # type: ignore[arg-type]
