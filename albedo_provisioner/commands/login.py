@@ -23,7 +23,8 @@ Sign in to a host that asks for something: a password, a second factor, a passph
 Your own ssh asks, in this terminal. The connection then stays open in the background, and kernels go over it, those
 that wait for the host at once: at your own ControlPath if your ssh config has one, else in a private directory. It ends
 by itself when it has not been used for eight hours (or for your own ControlPersist), when the host has not answered for
-a minute, and with --logout. A host that needs no sign-in gets none.
+a minute, and with --logout. A host that needs no sign-in gets none. Where a connection has no room for more kernels
+(the server's MaxSessions), signing in again makes one more.
 """
 
 IDLE_HOURS = 8
@@ -72,19 +73,27 @@ def run(arguments: argparse.Namespace) -> int:
         raise AlbedoError(
             f"ssh has to ask you something to sign in to {ssh.host}, and this is no terminal. Run the command in one."
         )
+    full = []
     for path in ssh.masters(resolved):
         with waiting(f"{ssh.host}: looking whether you are signed in ..."):
-            serves = ssh.serves(path)
-        if serves:
+            room = ssh.room_on(path)
+        if room:
             print(f"You are signed in to {ssh.host} already: its connection is at {path}.")
             return 0
-        ssh.control(path, "exit")  # it is there and does not answer
+        if room is None:
+            ssh.control(path, "exit")  # it is there and does not answer
+        else:
+            full.append(path)
+    if full:
+        print(
+            f"The connection to {ssh.host} has no room for more sessions (the server's MaxSessions); one more is made."
+        )
     with waiting(f"{ssh.host}: looking whether it needs a sign-in ..."):
         words = ssh.fails_unasked()
     if words is None:
         print(f"{ssh.host} needs no sign-in: your keys let you in. Nothing was left running.")
         return 0
-    path = _sign_in(ssh, resolved)
+    path = _sign_in(ssh, resolved, full)
     if "Host key verification failed" in words and ssh.fails_unasked() is None:
         ssh.control(path, "exit")
         print(f"The host key of {ssh.host} is known now, and no further sign-in is needed. Nothing was left running.")
@@ -96,18 +105,31 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _sign_in(ssh: _Ssh, resolved: Resolved) -> str:
-    """Have ssh ask, and leave a connection; return its control path."""
-    from ..hosts.control_paths import make_our_directory, socket_identity
+def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:
+    """Have ssh ask, and leave a connection; return its control path.
+
+    Args:
+        ssh: the user's ssh.
+        resolved: what it says of the host.
+        full: the control paths of connections that are there and have no room.
+    """
+    from ..hosts.control_paths import make_our_directory, names, socket_identity
     from ..hosts.openssh import control_path_option
 
-    path, options = resolved.control_path, []
+    path, options = "" if resolved.control_path in full else resolved.control_path, []
     if path and (not Path(path).parent.is_dir() or (os.path.lexists(path) and socket_identity(path) is None)):
         reason = "what is there is not yours" if os.path.lexists(path) else "there is no such directory"
         print(f"Your ControlPath is {path}, and {reason}; another place is taken.", file=sys.stderr)
         path = ""
     if not path:
-        path = str(make_our_directory() / ssh.digest())
+        directory = make_our_directory()
+        free = [each for each in names(ssh.digest()) if str(directory / each) not in full]
+        if not free:
+            raise AlbedoError(
+                f"There are {len(full)} connections to {ssh.host}, and no more are made. End kernels that you do not "
+                "need (`jupyter albedo kernels`, `jupyter albedo stop`), or have the server's MaxSessions raised."
+            )
+        path = str(directory / free[0])
         options += ["-o", "ClearAllForwardings=yes"]  # those of the config are for the user's own connections
     if not resolved.is_on("controlpersist"):
         options += ["-o", f"ControlPersist={IDLE_HOURS}h"]
@@ -119,7 +141,7 @@ def _sign_in(ssh: _Ssh, resolved: Resolved) -> str:
     status = ssh.run("-N", "-f", "-T", *control_path_option(path), *options).returncode
     if status != 0:
         raise AlbedoError(f"The sign-in to {ssh.host} failed; what ssh said is above.")
-    if not ssh.serves(path):
+    if ssh.room_on(path) is None:
         raise AlbedoError(f"The sign-in to {ssh.host} succeeded, but ssh left no connection that works at {path}.")
     return path
 
@@ -188,13 +210,15 @@ class _Ssh:
             return "timed out"
         return told.stderr if told.returncode == 255 else None
 
-    def serves(self, path: str) -> bool:
-        """Whether a master runs commands, or would if it had room."""
+    def room_on(self, path: str) -> bool | None:
+        """Whether a master runs commands; False when it would if it had room, None when it does not answer."""
         from ..hosts.openssh import PLAIN, control_path_option
 
         options = [*control_path_option(path), *PLAIN, "-o", "ProxyCommand=false"]
         told = self.quietly(*options, command="true", timeout=_MASTER_TIMEOUT)
-        return told is not None and (told.returncode != 255 or "session request failed" in told.stderr)
+        if told is None or (told.returncode == 255 and "session request failed" not in told.stderr):
+            return None
+        return told.returncode != 255
 
     def control(self, path: str, what: str) -> bool:
         """Tell a master something; whether it was there to hear it."""
@@ -211,8 +235,8 @@ class _Ssh:
 
     def masters(self, resolved: Resolved) -> list[str]:
         """Return the control paths at which there is a socket of this user now."""
-        from ..hosts.control_paths import our_directories, socket_identity
+        from ..hosts.control_paths import names, our_directories, socket_identity
 
         paths = [*([resolved.control_path] if resolved.control_path else [])]
-        paths += [str(directory / self.digest()) for directory in our_directories()]
+        paths += [str(directory / name) for directory in our_directories() for name in names(self.digest())]
         return [path for path in paths if socket_identity(path)]

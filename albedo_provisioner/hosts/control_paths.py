@@ -14,8 +14,10 @@ from ..errors import AlbedoError, ConfigError
 from ..home import albedo_home, albedo_home_path
 
 # sockaddr_un has 104 bytes for the path on macOS and the BSDs, 108 on Linux; ssh binds the socket under a name that
-# is 17 characters longer first, and %C is 40.
-_LONGEST_DIRECTORY = 104 - 1 - 17 - 40 - 1
+# is 17 characters longer first, and %C is 40. Two more are for further connections, see `names`.
+_LONGEST_DIRECTORY = 104 - 1 - 17 - 40 - 2 - 1
+
+_MOST_CONNECTIONS = 5
 
 Identity = tuple[int, int]
 """What tells one socket of a name from the next one: inode and time of creation."""
@@ -31,6 +33,18 @@ def our_directories() -> list[Path]:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     places.append(Path(runtime) / "albedo" if runtime else Path(f"/tmp/albedo-{os.getuid()}"))
     return [place for place in places if len(os.fsencode(place)) <= _LONGEST_DIRECTORY]
+
+
+def names(first: str) -> list[str]:
+    """Return the names of all sockets of ours for one host.
+
+    A server limits the sessions on a connection (MaxSessions). When there is no room any more, a person may sign in
+    once more, for another connection.
+
+    Args:
+        first: that of the first one, what ssh makes of "%C".
+    """
+    return [first, *(f"{first}-{number}" for number in range(2, _MOST_CONNECTIONS + 1))]
 
 
 def make_our_directory() -> Path:

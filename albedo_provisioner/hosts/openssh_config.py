@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
-from .control_paths import holds_something, is_private, our_directories, socket_identity
+from .control_paths import holds_something, is_private, names, our_directories, socket_identity
 from .destination import find_ssh, ssh_arguments
 from .ssh_config import config_complaint, config_error, config_lines
 
@@ -160,13 +160,13 @@ class HostSettings:
         return await self.ask() if worth_it and find_ssh() else None
 
     async def our_control_paths(self) -> list[str]:
-        """Return the control paths of ours for the host, one a directory, whether something is there or not.
+        """Return the control paths of ours for the host, in each directory, whether something is there or not.
 
         Raises:
             ConfigError: as `resolve`.
         """
         name = (await self.ask(ControlPath="%C")).control_path
-        return [str(directory / name) for directory in our_directories()]
+        return [str(directory / each) for directory in our_directories() for each in names(name)]
 
     async def live_sockets(self, resolved: Resolved | None) -> list[str]:
         """Return the host's control paths at which there is a socket of this user now; it may be dead.

@@ -99,7 +99,11 @@ def lacks_packages(host: str, report: dict[str, Any], why_not: str = "") -> Pack
     hint = ""
     if why_not:
         message += f", and no packages for it can be fetched on this machine: {why_not}"
-        hint = " A directory of wheels here will do as well: PIP_FIND_LINKS."
+        version = ".".join(str(number) for number in report["facts"]["version"][:2])
+        hint = (
+            f" Or bring wheels here: `python{version} -m pip download -d wheels ipykernel` on a machine of that kind "
+            "with a network, and set PIP_FIND_LINKS to that directory."
+        )
     return PackagesMissingError(
         host, f"{message}. {mending(host, python, report['pip'])}{hint}", why_not or f"no {lacking}", report
     )

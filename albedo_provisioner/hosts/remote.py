@@ -23,7 +23,7 @@ from .openssh_config import HostSettings, Resolved
 from .reachability import Reachability
 from .sign_in_watch import SignInWatch
 from .ssh import SSHTransport
-from .ssh_config import must_be_readable
+from .ssh_config import login_command, must_be_readable
 from .transport import Channel, ChannelReceiver
 
 log = logging.getLogger("albedo_provisioner.hosts")
@@ -153,8 +153,9 @@ class RemoteTransport:
                 raise SignInError(
                     self._host,
                     f"The connection to {self._host} that is signed in has no room for another session (the server's "
-                    f"MaxSessions), and a new one would need a sign-in of its own: {error}",
-                    "no room on the connection that is signed in",
+                    f"MaxSessions). Run `{login_command(self._host)}` in a terminal to sign in once more, for another "
+                    "connection, or end a kernel that you do not need (`jupyter albedo stop`).",
+                    "no room on the connection that is signed in (MaxSessions)",
                 ) from error
             raise
 

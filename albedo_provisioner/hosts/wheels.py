@@ -27,6 +27,7 @@ from ..errors import AlbedoError
 from ..home import albedo_home
 from .host_python import HostPython
 from .io_thread import in_thread
+from .missing_wheels import index_is_left_out, missing_wheels
 from .pip import PipError, download
 
 log = logging.getLogger("albedo_provisioner.hosts")
@@ -212,7 +213,7 @@ async def _fetch(root: Path, python: HostPython) -> WheelSet:
     except TimeoutError:
         raise FetchError(f"fetching them took longer than {FETCH_TIMEOUT:g} s") from None
     except PipError as error:
-        raise FetchError(str(error)) from None
+        raise FetchError(await _why_not(error, python)) from None
     except (OSError, zipfile.BadZipFile) as error:
         raise FetchError(f"{root} on this machine: {getattr(error, 'strerror', None) or error}") from None
     log.info(
@@ -220,6 +221,17 @@ async def _fetch(root: Path, python: HostPython) -> WheelSet:
         *(len(found.wheels), found.size / 1e6, python, time.monotonic() - began),
     )
     return found
+
+
+async def _why_not(error: PipError, python: HostPython) -> str:
+    """Return why pip could not fetch something: without an index, all that is missing, and not what was first."""
+    if not error.offline and not await in_thread(index_is_left_out):
+        return str(error)
+    names = await in_thread(missing_wheels, python)
+    if not names:
+        return str(error)  # it is about versions, then
+    cause = "the package index cannot be reached" if error.offline else "pip is told to ask no package index"
+    return f"{cause}, and wheels are missing of {', '.join(names)}"
 
 
 async def _resolve(python: HostPython, work: Path) -> list[Path]:

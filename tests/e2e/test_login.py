@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ from procs import wait_until
 from terminal import Terminal, albedo
 
 from albedo_provisioner.errors import SignInError
-from albedo_provisioner.hosts.hosts import Hosts
+from albedo_provisioner.hosts.hosts import AsyncHosts, Hosts
 from albedo_provisioner.kernels import link
 
 PASSWORD = "open sesame 7"
@@ -211,6 +212,26 @@ def test_a_connection_that_does_not_answer_any_more_is_replaced(no_key: Real, wo
     assert "Signed in" in log_in(no_key.alias, ("password:", PASSWORD))
     assert whoami_elsewhere(no_key.alias) == no_key.account.name
     assert len(sockets(workspace)) == 1
+
+
+async def test_a_connection_without_room_gets_another_one_beside_it(no_key: Real, workspace: Workspace) -> None:
+    """S10: what there is to do is said, and it helps."""
+    no_key.server.restart(PasswordAuthentication="yes", PubkeyAuthentication="no", MaxSessions="1")
+    await asyncio.to_thread(log_in, no_key.alias, ("password:", PASSWORD))
+    async with started(no_key.location(), {"python": str(no_key.python)}) as kernel:
+        state = await AsyncHosts().probe(str(no_key.alias))
+        assert state.state == "needs_auth"
+        assert "MaxSessions" in state.advice
+        assert "sign in once more" in state.advice
+        shown = await asyncio.to_thread(log_in, no_key.alias, ("password:", PASSWORD))
+        assert "one more is made" in shown
+        assert len(sockets(workspace)) == 2
+        assert (await AsyncHosts().probe(str(no_key.alias), fresh=True)).state == "ready"
+        assert await kernel.value("6 * 7") == "42"
+        assert kernel.status["connections"] == 1
+    said = await asyncio.to_thread(log_out, no_key.alias)
+    assert said.count("Signed out") == 2
+    assert sockets(workspace) == []
 
 
 def test_a_socket_that_a_killed_connection_left_behind_is_replaced(no_key: Real, workspace: Workspace) -> None:
