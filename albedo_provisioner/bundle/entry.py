@@ -137,7 +137,13 @@ def pip_may_install() -> bool:
 
 def without(lacking: list[str]) -> dict[str, Any]:
     """Return what a client has to know when this interpreter lacks packages; `missing` has been called."""
-    return {"lacking": lacking, "python": sys.executable, "pip": pip_may_install(), "facts": wheels.facts()}
+    return {
+        "lacking": lacking,
+        "python": sys.executable,
+        "pip": pip_may_install(),
+        "noexec": wheels.cannot_load(),
+        "facts": wheels.facts(),
+    }
 
 
 def stage(request: dict[str, Any]) -> None:

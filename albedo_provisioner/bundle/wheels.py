@@ -50,6 +50,11 @@ def set_path() -> str | None:
     return path if DIGEST.fullmatch(digest) and os.path.isdir(path) else None
 
 
+def cannot_load() -> bool:
+    """Whether nothing compiled could be loaded from where packages are put: the file system is mounted noexec."""
+    return bool(os.statvfs(os.path.dirname(DIRECTORY)).f_flag & getattr(os, "ST_NOEXEC", 0))
+
+
 def put_on_path() -> bool:
     """Append this interpreter's set to this process's `sys.path` and hold it; False when there is none."""
     path = set_path()

@@ -19,7 +19,7 @@ from .host_python import HostPython
 from .io_thread import in_thread
 from .joint import Joint
 from .progress import Progress
-from .refusals import lacks_packages
+from .refusals import lacks_packages, mounted_noexec
 from .visit import Visit
 from .wheels import FetchError, WheelSet, wheel_set
 
@@ -79,13 +79,16 @@ async def provide(
         what was put there.
 
     Raises:
-        PackagesMissingError: the packages can neither be fetched nor are they kept here.
+        PackagesMissingError: the packages can neither be fetched nor are they kept here, or would be of no use there.
         HostError: the host cannot be reached, or cannot take them.
     """
     try:
         facts = HostPython.from_facts(lacking.report["facts"])
     except (KeyError, ValueError) as error:
         raise KernelStartError(lacking.host, f"{lacking.host} answered what we do not understand: {error}.") from None
+
+    if lacking.report.get("noexec"):
+        raise mounted_noexec(lacking.host, lacking.report)
 
     async def work(tell: Callable[[Progress], None]) -> WheelSet:
         activity, token = Activity.get(), object()

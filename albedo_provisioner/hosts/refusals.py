@@ -94,8 +94,7 @@ def lacks_packages(host: str, report: dict[str, Any], why_not: str = "") -> Pack
         why_not: why they could not be put there from here; empty when that was not tried.
     """
     python = report["python"]
-    lacking = " and ".join(sorted("pyzmq" if name == "zmq" else name for name in report["lacking"]))
-    message = f"{python} on {host} has no {lacking}"
+    message = f"{python} on {host} has no {_names_of(report)}"
     hint = ""
     if why_not:
         message += f", and no packages for it can be fetched on this machine: {why_not}"
@@ -105,8 +104,26 @@ def lacks_packages(host: str, report: dict[str, Any], why_not: str = "") -> Pack
             "with a network, and set PIP_FIND_LINKS to that directory."
         )
     return PackagesMissingError(
-        host, f"{message}. {mending(host, python, report['pip'])}{hint}", why_not or f"no {lacking}", report
+        host, f"{message}. {mending(host, python, report['pip'])}{hint}", why_not or f"no {_names_of(report)}", report
     )
+
+
+def mounted_noexec(host: str, report: dict[str, Any]) -> PackagesMissingError:
+    """Return the error for an interpreter without packages on a host where none can be put; as `lacks_packages`."""
+    python = report["python"]
+    cause = "the home is mounted noexec, so nothing compiled can be loaded from there"
+    return PackagesMissingError(
+        host,
+        f"{python} on {host} has no {_names_of(report)}, and none can be put there: {cause}. Use an interpreter that "
+        "has its own (--python, or the setting 'python').",
+        cause,
+        report,
+    )
+
+
+def _names_of(report: dict[str, Any]) -> str:
+    """Return what an interpreter lacks, in words."""
+    return " and ".join(sorted("pyzmq" if name == "zmq" else name for name in report["lacking"]))
 
 
 def mending(host: str, python: str, pip: bool) -> str:
