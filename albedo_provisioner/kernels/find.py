@@ -116,7 +116,7 @@ def is_notebook(recorded: str, path: str) -> bool:
 
 def _unasked(answers: Sequence[HostAnswer]) -> str:
     """Return which hosts could not be asked, in a sentence; empty when all were."""
-    names = [answer.host or "this machine" for answer in answers if answer.error is not None]
+    names = sorted(answer.host or "this machine" for answer in answers if answer.error is not None)
     if not names:
         return ""
     shown = ", ".join(names[:_MOST_HOSTS]) + (f" and {len(names) - _MOST_HOSTS} more" if names[_MOST_HOSTS:] else "")
