@@ -1,4 +1,4 @@
-"""Git repositories on hosts, made by the host's own account."""
+"""Git repositories on hosts, made by the host's own account, and what is seen of them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import shlex
 from pathlib import Path
 
 from faces import Host
+
+from albedo_provisioner import browse
 
 _IDENTITY = ("-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "init.defaultBranch=main")
 
@@ -50,3 +52,8 @@ def make_tree(folder: Path, tree: dict[bytes, object]) -> None:
             assert isinstance(content, bytes)
             with open(path, "wb") as file:
                 file.write(content)
+
+
+def by_tree(preview: browse.Preview) -> dict[str, browse.Node]:
+    """Return the first level of a preview's tree."""
+    return {node.name: node for node in preview.tree.children}
