@@ -125,7 +125,7 @@ async def ask(
             if report.get("need") == "bundle":
                 activity.enter(visit.host, visit, "staging", Progress(0, visit.send_bundle(), packages=False))
             elif parcel is not None and parcel.heard(visit, report):
-                limit.reschedule(asyncio.get_running_loop().time() + ANSWER_TIMEOUT)
+                visit.goes_on()
             elif not answer.done():
                 answer.set_result(report)
 
@@ -143,13 +143,10 @@ async def ask(
     )
     activity = Activity.get()
     activity.enter(visit.host, visit, "connecting")
-    limit = asyncio.timeout(None)
     try:
-        async with limit:
-            await visit.open()
-            activity.enter(visit.host, visit, "asking" if parcel is None else parcel.step)
-            limit.reschedule(asyncio.get_running_loop().time() + ANSWER_TIMEOUT)
-            report = await answer
+        await visit.open()
+        activity.enter(visit.host, visit, "asking" if parcel is None else parcel.step)
+        report = await visit.wait_for(answer, ANSWER_TIMEOUT)
         if report.get("error") == "elsewhere":
             visit.retire()  # the next connection may lead to the right machine
     except TimeoutError:

@@ -79,6 +79,11 @@ class ProcessChannel:
         """The child's process id."""
         return self._process.pid
 
+    @property
+    def carried_at(self) -> None:
+        """Not known here: how a program gets its bytes is its own affair."""
+        return None
+
     # -- writing
 
     def write(self, *buffers: Buffer) -> None:

@@ -77,6 +77,8 @@ class SSHTransport:
                 else:
                     raise translate(error, connection.attempt) from error
         for dead in silent:
+            if dead.life.carries:
+                continue  # it is slow, and what waits to be carried is before us
             # The host answers on another connection and not on this one: who else uses it should know at once.
             dead.break_off(f"{self._host} does not answer on this connection any more")
         return channel

@@ -14,6 +14,7 @@ import asyncssh
 
 from .ssh_connect import connect
 from .ssh_errors import Attempt
+from .ssh_life import SignsOfLife
 from .transport import Buffer, ChannelReceiver, Exit, join
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class SSHConnection:
 
     Attributes:
         attempt: what was learned while connecting, for messages.
+        life: when it last carried anything.
         proven: True once a channel has been opened on it.
     """
 
@@ -64,6 +66,7 @@ class SSHConnection:
         retired: Callable[[SSHConnection], object],
     ) -> None:
         self.attempt = Attempt(host)
+        self.life = SignsOfLife()
         self.proven = False
         self._connect_timeout = connect_timeout
         self._idle_timeout = idle_timeout
@@ -183,7 +186,7 @@ class SSHConnection:
 
     async def _connect(self) -> None:
         try:
-            self._connection = await connect(self.attempt, timeout=self._connect_timeout, lost=self._lost)
+            self._connection = await connect(self.attempt, self.life, timeout=self._connect_timeout, lost=self._lost)
         except BaseException as error:
             self._end(error if isinstance(error, Exception) else ConnectionError("connecting was given up"))
             raise
@@ -236,6 +239,11 @@ class SSHChannel(asyncssh.SSHClientSession[bytes]):
     def connection(self) -> SSHConnection:
         """The connection it runs on."""
         return self._connection
+
+    @property
+    def carried_at(self) -> float | None:
+        """When the connection last carried more than small talk; see `Channel.carried_at`."""
+        return self._connection.life.carried_at
 
     @property
     def is_live(self) -> bool:

@@ -26,8 +26,9 @@ from .host_keys import may_be_trusted
 from .ssh_config import SYSTEM_CONFIG, TOO_MANY_INCLUDES, config_error, config_files
 from .ssh_errors import Attempt, JumpHostError, key_text, proxy_wants_sign_in, translate
 from .ssh_identity import Identities, load_offers
+from .ssh_life import SignsOfLife
 from .ssh_proxy import ProxyCommand
-from .ssh_shortcuts import protocol_for
+from .ssh_shortcuts import Inbound, protocol_for
 from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, trusted_keys
 from .way_through import note_untrusted_key
 
@@ -38,7 +39,8 @@ log = logging.getLogger(__name__)
 CONNECT_TIMEOUT = 15.0
 
 # A connection that has been silent for KEEPALIVE_INTERVAL seconds is asked whether it lives, and is given up after
-# KEEPALIVE_COUNT questions without an answer: a dead one is noticed within 12 s. (Links have pings of their own.)
+# KEEPALIVE_COUNT questions without an answer: a dead one is noticed within 12 s, within 20 s where it carried a lot
+# (`SignsOfLife.keep`). (Links have pings of their own.)
 KEEPALIVE_INTERVAL = 4
 KEEPALIVE_COUNT = 2
 
@@ -57,12 +59,13 @@ CIPHERS = (
 
 
 async def connect(
-    attempt: Attempt, *, timeout: float = CONNECT_TIMEOUT, lost: Callable[[Exception | None], None]
+    attempt: Attempt, life: SignsOfLife, *, timeout: float = CONNECT_TIMEOUT, lost: Callable[[Exception | None], None]
 ) -> asyncssh.SSHClientConnection:
     """Connect and sign in to a host; never asks anything on a terminal.
 
     Args:
         attempt: names the host as the user spells it (`[user@]host`); what is learned on the way is noted in it.
+        life: notes what passes on the way to the host, or to the first of the jump hosts before it.
         timeout: seconds for connect and login together, jump hosts included.
         lost: called when the connection has ended, with what broke it (None: ended in order).
 
@@ -73,7 +76,7 @@ async def connect(
     """
     try:
         async with asyncio.timeout(timeout):
-            return await _connect(Destination.parse(attempt.host), attempt, via=None, lost=lost)
+            return await _connect(Destination.parse(attempt.host), attempt, life, via=None, lost=lost)
     except (OSError, ValueError, asyncssh.Error, JumpHostError) as error:
         raise translate(error, attempt) from error
 
@@ -81,6 +84,7 @@ async def connect(
 async def _connect(
     destination: Destination,
     attempt: Attempt,
+    life: SignsOfLife,
     via: asyncssh.SSHClientConnection | None,
     lost: Callable[[Exception | None], None],
 ) -> asyncssh.SSHClientConnection:
@@ -89,7 +93,7 @@ async def _connect(
     attempt.user = options.username
     attempt.address = f"{options.host}:{options.port}"
     if via is None and config.get("ProxyJump"):
-        via = await _connect_jumps(str(config.get("ProxyJump")), attempt)
+        via = await _connect_jumps(str(config.get("ProxyJump")), attempt, life)
     # Ours even where the config asks less often: 60 s, a usual value there, is for firewalls, not for noticing.
     interval = min(KEEPALIVE_INTERVAL, int(str(config.get("ServerAliveInterval") or KEEPALIVE_INTERVAL)))
     trust = _Trust(options, attempt)
@@ -105,7 +109,7 @@ async def _connect(
                 options=options,
                 # Named again, or asyncssh would read ~/.ssh/config when there are none, and lose all when it reloads.
                 config=files,
-                tunnel=via or _Dialer(options, proxy),
+                tunnel=via or _Dialer(options, proxy, life),
                 client_factory=lambda client=client: client,
                 known_hosts=trust.keys,
                 server_host_key_algs=trust.algorithms,
@@ -129,16 +133,17 @@ async def _connect(
             raise
     # Closed together with the connection that runs through it.
     connection.set_tunnel(via or proxy)
+    life.keep(connection, interval)
     return connection
 
 
-async def _connect_jumps(jumps: str, attempt: Attempt) -> asyncssh.SSHClientConnection:
+async def _connect_jumps(jumps: str, attempt: Attempt, life: SignsOfLife) -> asyncssh.SSHClientConnection:
     """Connect to the hops of a ProxyJump ("a,b": a first, b through a) and return the last one's connection."""
     via = None
     for text in jumps.split(","):
         hop = Attempt(text.strip(), via=attempt.via, leads_to=attempt.leads_to or attempt.host)
         try:
-            via = await _connect(Destination.parse(text), hop, via, lambda error: None)
+            via = await _connect(Destination.parse(text), hop, life, via, lambda error: None)
             attempt.via = hop.host
         except (OSError, ValueError, asyncssh.Error, HostError, JumpHostError) as error:
             told = translate(error, hop)
@@ -329,9 +334,12 @@ class _Client(asyncssh.SSHClient):
 class _Dialer:
     """Makes the byte stream that a connection runs over; asyncssh asks it in place of a jump host's connection."""
 
-    def __init__(self, options: asyncssh.SSHClientConnectionOptions, proxy: ProxyCommand | None) -> None:
+    def __init__(
+        self, options: asyncssh.SSHClientConnectionOptions, proxy: ProxyCommand | None, life: SignsOfLife
+    ) -> None:
         self._options = options
         self._proxy = proxy
+        self._life = life
 
     async def create_connection(
         self, session_factory: Any, remote_host: str, remote_port: int, orig_host: str = "", orig_port: int = 0
@@ -342,7 +350,10 @@ class _Dialer:
         def protocol() -> asyncio.BaseProtocol:
             nonlocal connection
             connection = session_factory()
-            return protocol_for(connection)
+            made = protocol_for(connection)
+            if isinstance(made, Inbound):
+                made.count = self._life.received
+            return made
 
         if self._proxy is not None:
             transport, _ = await loop.create_connection(protocol, sock=self._proxy.start())
@@ -355,4 +366,5 @@ class _Dialer:
                 local_addr=self._options.local_addr,
                 happy_eyeballs_delay=HAPPY_EYEBALLS_DELAY,
             )
+        self._life.watch(transport)
         return transport, connection

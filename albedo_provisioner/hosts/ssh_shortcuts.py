@@ -17,6 +17,7 @@ have seen; with any other version `protocol_for` returns asyncssh's own protocol
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import asyncssh
@@ -73,6 +74,7 @@ class Inbound(asyncio.BufferedProtocol):
 
     Attributes:
         bulk_packets: how many packets took the short way.
+        count: called with the number of bytes whenever some come, whole packets or not.
     """
 
     def __init__(self, connection: Any) -> None:
@@ -86,6 +88,7 @@ class Inbound(asyncio.BufferedProtocol):
         self._encryption: Any = None
         self._decrypt: Any = None
         self.bulk_packets = 0
+        self.count: Callable[[int], None] = lambda _: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Pass it on."""
@@ -113,6 +116,7 @@ class Inbound(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Take bytes from the socket."""
+        self.count(nbytes)
         end = self._held + nbytes
         self._held = 0
         # Up to `start` everything has been dealt with; from there to `position` are packets for asyncssh.

@@ -56,6 +56,13 @@ class ChannelReceiver(Protocol):
 class Channel(Protocol):
     """One running command on a host."""
 
+    @property
+    def carried_at(self) -> float | None:
+        """When the connection below, whoever's bytes they were, last carried more than keepalives and their like, by
+        `time.monotonic`. A packet that is half here counts, so a slow link can be told from a dead one. None where that
+        cannot be told, or when it has not yet.
+        """
+
     def write(self, *buffers: Buffer) -> None:
         """Send bytes to the command's standard input. Never blocks; after the end it does nothing.
 

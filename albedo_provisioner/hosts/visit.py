@@ -15,8 +15,9 @@ import json
 import logging
 import os
 import struct
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import HostError, UnreachableError
 from . import login_shell
@@ -33,8 +34,13 @@ _NOISE = 64 * 1024
 _MOST_NOISE = 4 << 20
 """Bytes without a marker after which the host is taken not to run our command at all."""
 
+LONGEST_ANSWER = 300.0
+"""Seconds for which a host may keep us waiting while its connection carries something, be it somebody else's."""
+
 _WITHOUT_SETTINGS = ("attach", "list", "end")
 """Requests for which it does not matter what a profile sets."""
+
+T = TypeVar("T")
 
 
 class Visit:
@@ -79,6 +85,7 @@ class Visit:
         self._noise = bytearray()
         self._printed = 0  # bytes printed before the marker
         self._held_up = False
+        self._went_on = 0.0  # when the host last said something on the way to its answer
         self.left_out = ""
         self._complaint = ""  # what is wrong with it, once it is known
         self._beats = 0
@@ -120,6 +127,30 @@ class Visit:
         self.write(struct.pack("!I", len(archive)), archive)
         return len(archive)
 
+    async def wait_for(self, answer: asyncio.Future[T], seconds: float) -> T:
+        """Return what the host is to answer.
+
+        Args:
+            answer: becomes it.
+            seconds: how long it may take from now, from the last `goes_on`, and from when the connection last carried
+                anything (our files, on their way), of which it may be `LONGEST_ANSWER` seconds in all.
+
+        Raises:
+            TimeoutError: it took too long.
+        """
+        self.goes_on()
+        while not answer.done():
+            alive = max(self._went_on, min(self.carried_at or 0.0, self._went_on + LONGEST_ANSWER))
+            left = alive + seconds - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            await asyncio.wait([answer], timeout=left)
+        return answer.result()
+
+    def goes_on(self) -> None:
+        """Note that the host said something on the way to its answer."""
+        self._went_on = time.monotonic()
+
     def took_too_long(self, seconds: float) -> UnreachableError:
         """Return the error for a host that has not answered within so many seconds."""
         self._print_before()
@@ -151,6 +182,11 @@ class Visit:
             self._again.cancel()
         self._be_patient()
         self._close_channel()
+
+    @property
+    def carried_at(self) -> float | None:
+        """When the connection that it runs on last carried anything; see `Channel.carried_at`."""
+        return self.channel.carried_at if self.channel is not None else None
 
     def retire(self) -> None:
         """Use the connection that it runs on for nothing new."""

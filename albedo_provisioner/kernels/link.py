@@ -44,8 +44,13 @@ SILENCE = 9.0
 """Seconds of silence after which a connection is given up as half-open. With a look every `PING_EVERY` seconds that is
 noticed within 12 s, and replaced within the 15 s that users are promised."""
 
+LONGEST_SILENCE = 120.0
+"""Seconds of silence after which it is given up all the same while the connection below carries something: a packet
+that takes long on a slow link, or the output of another kernel."""
+
 GREETING_TIMEOUT = 30.0
-"""Seconds from an open channel to the keeper's greeting, a slow login profile included, or one that is left out."""
+"""Seconds from an open channel to the keeper's greeting, a slow login profile included, or one that is left out; longer
+while the connection carries something, see `Visit.wait_for`."""
 
 HOLD = 256 << 20
 """Bytes of requests held while the host is out of reach; the relay takes no more from its clients beyond that."""
@@ -128,6 +133,7 @@ class KernelLink:
         self._paused = False  # whether the way there is full
         self._held_up = False  # whether we take nothing from there at the moment
         self._heard = 0.0
+        self._doubted = 0.0  # when it was last doubted that a connection of before is good for anything
         self._ack: asyncio.TimerHandle | None = None
         self._calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._number = 0
@@ -276,13 +282,11 @@ class KernelLink:
         )
         self._visit = visit
         try:
-            async with asyncio.timeout(None) as limit:
-                await visit.open()
-                self.sent_request = True
-                if self._held_up:
-                    self.pause(True)
-                limit.reschedule(asyncio.get_running_loop().time() + GREETING_TIMEOUT)
-                await greeted
+            await visit.open()
+            self.sent_request = True
+            if self._held_up:
+                self.pause(True)
+            await visit.wait_for(greeted, GREETING_TIMEOUT)
         except TimeoutError:
             raise visit.took_too_long(GREETING_TIMEOUT) from None
         finally:
@@ -447,10 +451,15 @@ class KernelLink:
         if self._held_up:
             return
         if doubtful:
-            self._heard = min(self._heard, time.monotonic() - SILENCE + PING_EVERY)
-        silent = time.monotonic() - self._heard
-        if silent >= SILENCE and self._visit is not None:
-            self._visit.suspect()
+            self._doubted = time.monotonic()
+            self._heard = min(self._heard, self._doubted - SILENCE + PING_EVERY)
+        now = time.monotonic()
+        silent = now - self._heard
+        carried = self._visit.carried_at if self._visit is not None else None
+        carries = carried is not None and carried > self._doubted and now - carried < SILENCE
+        if self._visit is not None and silent >= (LONGEST_SILENCE if carries else SILENCE):
+            if not carries:
+                self._visit.suspect()
             self._break(self._visit, f"nothing was heard for {silent:.0f} s")
         elif silent >= PING_EVERY:
             self._link.ping(1)

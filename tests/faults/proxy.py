@@ -40,21 +40,32 @@ class Proxy:
     Args:
         target: the port.
         port: the port to listen on; one that the system does not give to others while we do not.
+        buffer: bytes that are taken from clients before they are passed on; None for what the system gives, which
+            hides from a client how slow it is.
     """
 
-    def __init__(self, target: int, port: int) -> None:
+    def __init__(self, target: int, port: int, buffer: int | None = None) -> None:
         self._target = target
+        self._buffer = buffer
         self._lock = threading.RLock()
         self._faults = _Faults()
         self._connections: list[tuple[_Way, _Way]] = []
         self.port = port
-        self._listener: socket.socket | None = socket.create_server(("127.0.0.1", port), backlog=64)
-        self._listener.setblocking(False)
+        self._listener: socket.socket | None = self._listen()
         self._wake, self._alarm = socket.socketpair()
         self._alarm.setblocking(False)
         self._closed = False
         self._thread = threading.Thread(target=self._serve, name="proxy", daemon=True)
         self._thread.start()
+
+    def _listen(self) -> socket.socket:
+        listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
+        listener.setblocking(False)
+        if self._buffer is not None:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer)
+            # Loopback's segments are 64 KiB, and a receiver confirms about as much at a time.
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
+        return listener
 
     # -- faults ----------------------------------------------------------------------------------------------
 
@@ -86,8 +97,7 @@ class Proxy:
         """Listen again."""
         with self._lock:
             if self._listener is None:
-                self._listener = socket.create_server(("127.0.0.1", self.port), backlog=64)
-                self._listener.setblocking(False)
+                self._listener = self._listen()
             self._tell()
 
     def hold(self, yes: bool) -> None:

@@ -1,0 +1,81 @@
+"""Links that carry little, but carry on: they are slow, and not dead.
+
+What takes seconds at 12 kB/s here takes as much longer at 2 kB/s as our patience with silence really is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+from faces import Real
+from faults.place import free_port
+from faults.proxy import Proxy
+from kernels import eventually, started
+
+from albedo_provisioner.hosts import ssh_connect, ssh_life
+from albedo_provisioner.hosts.staging import bundle
+from albedo_provisioner.kernels import link
+
+if TYPE_CHECKING:
+    from conftest import Workspace
+
+RATE = 12_000
+"""Bytes a second, in each direction."""
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have everything that notices dead connections do so six times as fast, and greetings be waited for 5 s only."""
+    for module, name in (
+        (link, "PING_EVERY"),
+        (link, "SILENCE"),
+        (ssh_life, "LOOK_EVERY"),
+        (ssh_life, "ENOUGH"),
+    ):
+        usual = getattr(module, name)
+        monkeypatch.setattr(module, name, usual / 6)
+    monkeypatch.setattr(ssh_connect, "KEEPALIVE_INTERVAL", 1)
+    monkeypatch.setattr(link, "GREETING_TIMEOUT", 5.0)
+
+
+@pytest.fixture
+def slow(workspace: Workspace, sshd_host: Real) -> Iterator[Proxy]:
+    """Return what stands before the real sshd, for who goes there by the name of "slow"."""
+    server = sshd_host.server
+    proxy = Proxy(server.port, free_port(), buffer=4096)
+    known = workspace.home / "known"
+    known.write_text(server.known_hosts.read_text().replace(str(server.port), str(proxy.port)))
+    workspace.add_to_ssh_config(
+        f"Host slow\n  HostName 127.0.0.1\n  Port {proxy.port}\n  User {sshd_host.account.name}\n"
+        f"  IdentityFile {server.client_key}\n  UserKnownHostsFile {known}\n  GlobalKnownHostsFile none\n"
+    )
+    yield proxy
+    proxy.close()
+
+
+async def test_all_that_is_large_arrives_over_the_one_connection_that_there_is(
+    slow: Proxy, sshd_host: Real, impatient: None
+) -> None:
+    """L1: our files on the way there, an output, a cell: whole packets of ssh pass seldom, and bytes all the time.
+
+    L6: silence is noticed as ever.
+    """
+    slow.drip(RATE // 20, 0.05)
+    began = time.monotonic()
+    async with started(f"slow:{sshd_host.home}") as kernel:
+        assert time.monotonic() - began > len(bundle().archive) / RATE > 1.5 * link.GREETING_TIMEOUT, "it was not slow"
+        cell = await kernel.run("import os\nprint(os.urandom(20_000).hex())")
+        assert len(cell.stdout) == 40_001
+        cell = await kernel.run(f"len({'x' * 30_000!r})")
+        assert cell.value == "30000"
+        assert kernel.status["connections"] == 1
+
+        slow.hold(True)
+        held = time.monotonic()
+        await eventually(lambda: "nothing was heard" in str(kernel.status["away"]), 15)
+        assert time.monotonic() - held < 15 / 6 + 1
+        slow.heal()
+        assert await kernel.value("6 * 7") == "42"
