@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import ConfigError
 from ..location import place
 from .table import print_table
+from .waiting import waiting
 
 if TYPE_CHECKING:
     from ..browse import Listing, Preview, Repository
@@ -51,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
     location = place(arguments.place)
     if arguments.timeout is not None and not arguments.timeout > 0:
         raise ConfigError(f"--timeout is {arguments.timeout:g}; it is a number of seconds.")
-    answers = io_thread.run_blocking(_ask(str(location), arguments))
+    with waiting(f"looking at {location} ..."):
+        answers = io_thread.run_blocking(_ask(str(location), arguments))
     if arguments.json:
         print(json.dumps({name: answer.to_dict() for name, answer in answers.items()}, indent=2, ensure_ascii=False))
         return 0

@@ -17,6 +17,7 @@ from ..kernels.joining import request_of
 from ..kernels.remote import RemoteKernel
 from ..kernels.survey import DEADLINE, FoundKernel
 from ..location import Location
+from .waiting import waiting
 
 _ANSWER_TIMEOUT = 5.0
 """Seconds for the kernel to say what language it speaks; one that is busy in native code cannot."""
@@ -29,7 +30,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"The kernel runs already, so --{(ignored or ['env'])[0]} can change nothing.")
     if arguments.name is not None:
         kernelspecs.check_name(arguments.name)
-    kernel, language = io_thread.run_blocking(_look(arguments.join))
+    with waiting("looking for the kernel ..."):
+        kernel, language = io_thread.run_blocking(_look(arguments.join))
     location = Location(kernel.host, kernel.folder)
     label = "Python 3" if language == "python" else language
     added = kernelspecs.add(

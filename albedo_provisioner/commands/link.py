@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from ..location import place
 from .memory import location, with_home
 from .table import print_table
+from .waiting import waiting
 
 if TYPE_CHECKING:
     from ..workspace.asking import LinkedWorkspace
@@ -79,7 +80,8 @@ def _list(arguments: argparse.Namespace) -> int:
         numbers = [number for number, group in enumerate(groups, 1) for _ in group]
         return list(zip(numbers, await look_at([each for group in groups for each in group]), strict=True))
 
-    rows = io_thread.run_blocking(look())
+    with waiting("looking whether the linked folders are there ..."):
+        rows = io_thread.run_blocking(look())
     if arguments.json:
         print(json.dumps([{"group": number, **row.to_dict()} for number, row in rows], indent=2, ensure_ascii=False))
     elif rows:

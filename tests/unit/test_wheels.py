@@ -146,6 +146,27 @@ def test_wheels_are_unpacked_as_an_installer_does(tmp_path: Path) -> None:
     assert [note.read_text() for note in notes] == [wanted["digest"]]
 
 
+def test_what_no_kernel_uses_is_left_out(tmp_path: Path) -> None:
+    """And time zones only where the system has its own."""
+    kept = [
+        "tornado/testing.py",
+        "a/tests/data.py",
+        "zmq/latest/x.py",
+        "jedi/third_party/typeshed/stdlib/re.pyi",
+        "c.so",
+    ]
+    left_out = ["tornado/test/x.py", "zmq/tests/deep/x.py", "zmq/x.pyx", "debugpy/a/b.c", "x.hpp"]
+    left_out += ["jedi/third_party/django-stubs/x.pyi", "jedi/third_party/typeshed/stubs/x.pyi"]
+    zone = "tzdata/zoneinfo/Europe/Berlin"
+    content = archive(dict.fromkeys([*kept, *left_out, zone, "tzdata/__init__.py"], b"x"))
+    for zones, more in (("/nowhere", [zone]), (str(tmp_path), [])):
+        directory = tmp_path / zones.strip("/").replace("/", "-")
+        reports = stage(directory, listing(content), content, f"staging._SYSTEM_TIME_ZONES = ({zones!r},)")
+        target = Path(reports[-1]["staged"])
+        found = {str(path.relative_to(target)) for path in target.rglob("*") if path.is_file()}
+        assert found == {*kept, *more, "tzdata/__init__.py", ".in-use"}
+
+
 @pytest.mark.parametrize(
     "name", ["../evil.py", "/etc/evil.py", "a/../../evil.py", "a\\evil.py", "x.data/purelib/../../evil.py", "a//b"]
 )
