@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from . import __version__, kernelspecs
 from .commands import browse, completion, doctor, hosts, kernels, link, login, mcp, memory, recover, stop
 from .commands.table import print_table
-from .commands.waiting import Waiting, waiting
+from .commands.waiting import PATIENCE, Waiting, waiting
 from .errors import AlbedoError, KernelStartError, LocationError
 from .location import Location, place
 
@@ -317,7 +317,8 @@ def _check(settings: kernelspecs.Settings, checked: CheckedLocation | None) -> C
 
 
 def _waiting_for(location: Location) -> AbstractContextManager[Waiting]:
-    return waiting(f"connecting to {location.host} ..." if location.is_remote else "checking this machine ...")
+    text = f"connecting to {location.host} ..." if location.is_remote else "checking this machine ..."
+    return waiting(text, PATIENCE)
 
 
 def _note_host(host: str) -> None:
@@ -335,7 +336,7 @@ def _provide(settings: kernelspecs.Settings, checked: CheckedLocation, without: 
         raise KernelStartError(host, f"{lacks_packages(host, without)} (--no-check adds the kernel anyway.)")
     from .hosts.provide import provide_at
 
-    with waiting("putting ipykernel and what it needs on the host ..."):
+    with waiting("putting ipykernel and what it needs on the host ...", PATIENCE):
         wheels = provide_at(settings.location, settings.python, without, lambda progress: None)
     lacking = "ipykernel" if settings.kernel is None else "pyzmq"
     print(

@@ -1,5 +1,5 @@
 """What a command waits for, said on stderr: to a person at a terminal as it goes on, in one line that is rewritten in
-place and goes away at the end; to a pipe or a log only when it takes long, and once.
+place and goes away at the end; to a pipe or a log only when it takes long, once, and where that is wanted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..hosts.progress import Progress
 
 PATIENCE = 3.0
-"""Seconds before a pipe or a log is told."""
+"""Seconds before a pipe or a log is told, by a command that may take minutes."""
 
 _BAR = 24
 _ERASE_LINE = "\r\x1b[2K"
@@ -82,11 +82,12 @@ def _write(text: str) -> None:
 
 
 @contextlib.contextmanager
-def waiting(text: str) -> Iterator[Waiting]:
+def waiting(text: str, patience: float | None = None) -> Iterator[Waiting]:
     """Say what is waited for, as long as the block lasts.
 
     Args:
         text: one line, for as long as nothing more precise is known.
+        patience: seconds before a pipe or a log is told; None for never.
     """
     terminal = sys.stderr.isatty()
     if terminal and os.environ.get("TERM") != "dumb":
@@ -98,9 +99,9 @@ def waiting(text: str) -> Iterator[Waiting]:
         return
     if terminal:
         _write(f"{text}\n")
-    timer = threading.Timer(PATIENCE, lambda: _write(f"{text}\n"))
+    timer = threading.Timer(patience or 0.0, lambda: _write(f"{text}\n"))
     timer.daemon = True
-    if not terminal:
+    if not terminal and patience is not None:
         timer.start()
     try:
         yield Waiting(text, False)

@@ -107,10 +107,8 @@ class TestAGoodHost:
 
     def test_is_told_by_the_command(self, sshd_host: Real) -> None:
         *lines, last = albedo("doctor", str(sshd_host.alias)).splitlines()
-        lines = [line for line in lines if not line.startswith("examining ")]  # told to a pipe that waits long
         assert last == f"Nothing keeps a kernel from starting on {sshd_host.alias}."
-        text = albedo("doctor", "--json", str(sshd_host.alias))
-        document = json.loads(text[text.index("{") :])
+        document = json.loads(albedo("doctor", "--json", str(sshd_host.alias)))
         assert [each["check"] for each in document["findings"]] == [line[9:19].rstrip() for line in lines]
         assert document["can_start"] is True
         assert "problem" not in {each["state"] for each in document["findings"]}
@@ -160,7 +158,7 @@ class TestAHostOutOfReach:
     def test_is_told_of_as_far_as_it_can_be_from_here(self, sshd_host: Real, workspace: Workspace) -> None:
         sshd_host.down()
         text = albedo("doctor", str(sshd_host.alias), status=1)
-        lines = [line.split()[:2] for line in text.splitlines()[:-1] if not line.startswith("examining ")]
+        lines = [line.split()[:2] for line in text.splitlines()[:-1]]
         assert lines == [
             ["ok", "config"],
             ["ok", "name"],

@@ -52,15 +52,12 @@ class TestAPerson:
 
 
 class TestAPipe:
-    def test_is_told_once_and_only_when_it_takes_long(
-        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        with waiting.waiting("asking ..."):
+    def test_is_told_once_and_only_when_it_takes_long(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with waiting.waiting("asking ...", 60):
             pass
         assert capsys.readouterr().err == ""
-        monkeypatch.setattr(waiting, "PATIENCE", 0.0)
         said = ""
-        with waiting.waiting("asking ...") as line:
+        with waiting.waiting("asking ...", 0) as line:
             line.follow({"gpu": Doing("connecting")})
             while not said:
                 said = capsys.readouterr().err
