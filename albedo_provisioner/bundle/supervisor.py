@@ -89,7 +89,8 @@ class Supervisor:
         self._jobs: dict[int, JobProcess] = {}
         self._running: set[int] = set()
         self._files: dict[int, JobProcess] = {}  # those that have ended and whose output is there, oldest first
-        self._next = 1 + max((int(name.split(".")[0]) for name in os.listdir(folder)), default=0)
+        taken = [name.partition(".")[0] for name in os.listdir(folder)]  # by an earlier one that was killed
+        self._next = 1 + max((int(number) for number in taken if number.isdigit()), default=0)
         self._talks: dict[Talk, int] = {}  # and what each is waited on for
         self._watchers: list[Talk] = []
         self._keys: dict[str, int] = {}  # of the newest requests to run something, and the jobs that they made
@@ -382,10 +383,23 @@ def main() -> NoReturn:
         os.set_blocking(descriptor, False)
     signal.set_wakeup_fd(alarm, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
-    supervisor = Supervisor(sys.argv[2], os.environ[processes.MARK], kernel, listener, wake)
+    supervisor = Supervisor(_own_folder(sys.argv[2], kernel), os.environ[processes.MARK], kernel, listener, wake)
     _tell_keeper(record)
     supervisor.run()
     sys.exit(0)
+
+
+def _own_folder(parent: str, kernel: processes.Identity) -> str:
+    """Return the folder for the output of this kernel's jobs; that of a kernel before it goes."""
+    own = f"{kernel[0]}-{kernel[1]}"
+    for name in os.listdir(parent):
+        if name != own:
+            import shutil
+
+            shutil.rmtree(os.path.join(parent, name), ignore_errors=True)
+    path = os.path.join(parent, own)
+    os.makedirs(path, 0o700, exist_ok=True)
+    return path
 
 
 def _tell_keeper(record: dict[str, Any]) -> None:

@@ -21,7 +21,9 @@ from .results import Result
 _INSTRUCTIONS = """\
 Run Python on the user's own hosts, in kernels that keep their state between calls. A location is host:/absolute/path or
 host:~/path (hosts as in the user's ssh config), or an absolute path on this machine. Always read the note of a result:
-it says when the state of earlier calls is gone, and why.
+it says when the state of earlier calls is gone, and why. Programs that take long run as jobs, without a shell:
+job = run("make", "-j8") in one call; job.tail(), job.exit_code, job.stop() or `await job` in later ones. The tool
+status lists them.
 """
 
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")

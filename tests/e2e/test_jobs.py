@@ -264,11 +264,13 @@ class TestNotebooks:
             await kernel.run("from albedo_bundle import run\nimport os\ndel os.environ['ALBEDO_KERNEL_ID']")
             await kernel.run("job = run('sleep', '7777', env={'ALBEDO_KERNEL_ID': None})\nrun('sleep', '7777')")
             assert len(sleepers(sshd_host, 7777)) == 2
-            assert await kernel.value("job") != ""
+            output = Path(await kernel.json("job.output_path"))
+            assert output.exists()
             await kernel.manager.restart_kernel()
             assert not sleepers(sshd_host, 7777)
             code = "pid = os.fork()\nif not pid: os._exit(run('sh', '-c', 'exit 9').wait())\nos.waitpid(pid, 0)[1] >> 8"
             assert await kernel.value(f"from albedo_bundle import run\nimport os\n{code}") == "9"
+            assert not output.exists(), "it goes with the kernel that it was of"
             cell = await kernel.run(
                 "found = __import__('albedo_bundle.jobs').jobs.every()\nfound[-1].exit_code, len(found)"
             )

@@ -74,14 +74,15 @@ async def test_code_runs_on_a_host_and_keeps_its_state_until_a_reset(any_host: H
 async def test_code_that_runs_can_be_looked_at_and_interrupted(embedded_host: Embedded) -> None:
     where = {"location": embedded_host.location()}
     async with agent() as client:
-        code = "open('begun', 'w')\nimport time\ntime.sleep(600)"
+        code = "job = run('sleep', '600')\nopen('begun', 'w')\nimport time\ntime.sleep(600)"
         running = asyncio.create_task(client.call_tool("execute", {**where, "code": code}))
 
         async def interrupted() -> bool:
             return "was interrupted" in text(await client.call_tool("interrupt", where))
 
         await eventually((embedded_host.home / "begun").exists)
-        assert content(await client.call_tool("status", where))["execution_state"] == "busy"
+        status = content(await client.call_tool("status", where))
+        assert (status["execution_state"], status["jobs"][0]["command"]) == ("busy", "sleep 600")
         assert await interrupted()
         assert "KeyboardInterrupt" in text(await running)
         assert "No code" in text(await client.call_tool("interrupt", where))
