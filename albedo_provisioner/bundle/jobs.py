@@ -15,6 +15,7 @@ import asyncio
 import errno
 import os
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Generator, Mapping
@@ -29,6 +30,8 @@ OUTPUT = 256 * 1024
 """Bytes that `Job.output` returns at most."""
 
 _Word = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+
+_PATIENCE = 60.0
 
 _GOING_ON = ("running", "stopping")
 
@@ -303,7 +306,8 @@ def run(
     except SupervisorLostError as error:
         raise JobError(f"{words[0]!r} was not started: what looks after jobs ended at once ({error}).") from None
     except KeyboardInterrupt:
-        _abandon(key)
+        # In a thread, which no further interrupt reaches.
+        threading.Thread(target=_abandon, args=(key,), name="albedo-abandon", daemon=True).start()
         raise
     refusal = answer.get("error")
     if refusal and "errno" in refusal:
@@ -379,7 +383,7 @@ def _input(stdin: Any) -> tuple[str | int | None, tuple[int, ...]]:
 def _abandon(key: str) -> None:
     """The call was interrupted before the handle was there: nothing may run that nobody has a handle of."""
     try:
-        job_calls.converse({"do": "abandon", "key": key}, timeout=5)
+        job_calls.converse({"do": "abandon", "key": key}, timeout=_PATIENCE)
     except (SupervisorLostError, TimeoutError):
         pass  # then it runs no jobs any more, or will never have read the request
 
