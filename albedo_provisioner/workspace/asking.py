@@ -33,6 +33,10 @@ GATHER_TIMEOUT = 25.0
 PATIENCE = 5.0
 """Seconds that each host has to say whether its folders are there."""
 
+HOPELESS = 10.0
+"""Seconds after which a question is asked anew beside the one that has no answer: the connection that it went over may
+be dead, and there may be a better one by now."""
+
 FOLDER_GONE = "gone"
 
 GONE, UNREACHABLE_BADGE, SIGN_IN, CONNECTING = "gone", "unreachable", "sign in", "connecting"
@@ -64,15 +68,23 @@ class _UnderWay:
     """What is being asked just now; a caller that gives up takes nothing from the others."""
 
     def __init__(self) -> None:
-        self._tasks: dict[Hashable, asyncio.Task[Any]] = {}
+        self._tasks: dict[Hashable, tuple[asyncio.Task[Any], float]] = {}
 
     def begin(self, key: Hashable, work: Callable[[], Coroutine[Any, Any, T]]) -> asyncio.Task[T]:
-        """Return the task under a key, beginning it unless there is one."""
-        task = self._tasks.get(key)
-        if task is None:
-            task = self._tasks[key] = asyncio.get_running_loop().create_task(work())
-            task.add_done_callback(lambda _: self._tasks.pop(key, None))
+        """Return the task under a key, beginning it unless there is one that may still get an answer."""
+        now = asyncio.get_running_loop().time()
+        task, began = self._tasks.get(key, (None, now))
+        if task is None or now - began > HOPELESS:
+            task = asyncio.get_running_loop().create_task(work())
+            self._tasks[key] = task, now
+            task.add_done_callback(lambda done: self._forget(key, done))
         return task
+
+    def _forget(self, key: Hashable, done: asyncio.Task[Any]) -> None:
+        if self._tasks[key][0] is done:
+            del self._tasks[key]
+        if not done.cancelled():
+            done.exception()  # whoever wanted to know has seen it
 
 
 # -- homes ---------------------------------------------------------------------------------------------------
@@ -116,15 +128,13 @@ def _host_error(state: HostState) -> HostError:
 # -- whether folders are there -------------------------------------------------------------------------------
 
 
-async def look_at(
-    locations: Iterable[Location], home: str | os.PathLike[str] | None = None, patience: float = PATIENCE
-) -> list[LinkedWorkspace]:
-    """Look whether workspaces are there: all hosts at the same time, each with so many seconds to answer."""
+async def look_at(locations: Iterable[Location], home: str | os.PathLike[str] | None = None) -> list[LinkedWorkspace]:
+    """Look whether workspaces are there: all hosts at the same time, each with `PATIENCE` seconds to answer."""
     wanted = list(locations)
     by_host: dict[str | None, list[str]] = {}
     for location in wanted:
         by_host.setdefault(location.host, []).append(location.path)
-    answers = await asyncio.gather(*(_look_at(host, tuple(paths), patience) for host, paths in by_host.items()))
+    answers = await asyncio.gather(*(_look_at(host, tuple(paths), PATIENCE) for host, paths in by_host.items()))
     found = {(host, path): seen for host, answer in zip(by_host, answers, strict=True) for path, seen in answer.items()}
     rows = [LinkedWorkspace(link_id(each), each, *found[each.host, each.path]) for each in wanted]
     if rows:

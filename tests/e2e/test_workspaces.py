@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from crash import albedo
 from faces import Embedded, Host, Local, Real
-from kernels import add_kernelspec
+from kernels import PATIENCE, add_kernelspec
 from procs import wait_until
 
 from albedo_provisioner import AsyncSessions, Session, Sessions
@@ -23,12 +23,20 @@ from albedo_provisioner.browse import visit
 from albedo_provisioner.cli import main
 from albedo_provisioner.errors import UnreachableError, WorkspaceLinkError
 from albedo_provisioner.workspace import asking
+from albedo_provisioner.workspace.asking import LinkedWorkspace
 
 
 @pytest.fixture
 def sessions() -> Iterator[Sessions]:
     with Sessions() as made:
         yield made
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have hosts answer in their own time, as a busy machine may take more than five seconds for a first visit."""
+    assert asking.PATIENCE == 5.0
+    monkeypatch.setattr(asking, "PATIENCE", 60.0)
 
 
 def look_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,6 +55,7 @@ class TestLinks:
         new_embedded_host: Callable[..., Embedded],
         sessions: Sessions,
         tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """M3, H6: on hosts that are there, away, locked and silent; and when one goes away between two looks."""
         there, away, locked, silent = (new_embedded_host() for _ in range(4))
@@ -77,9 +86,16 @@ class TestLinks:
         locked.cut()
         profile = (silent.home / ".profile").read_text()
         silent.write(".profile", f"{profile}\nsleep 60\n")
-        began = time.monotonic()
-        rows = session.links.list()
-        assert time.monotonic() - began < 5 + 4
+        monkeypatch.setattr(asking, "PATIENCE", 5.0)
+
+        def look() -> list[LinkedWorkspace] | None:
+            began = time.monotonic()
+            found = session.links.list()
+            assert time.monotonic() - began < 5 + 4
+            return found if sum(row.badge == "connecting" for row in found) == 1 else None
+
+        rows = wait_until(look, PATIENCE, "a look at which all but one host answers")
+        assert rows is not None
         badges = {str(row.location): (row.badge, row.detail) for row in rows}
         assert badges[there.location("proj")] == ("", "")
         assert badges[there.location("none")][0] == "gone"
@@ -90,6 +106,11 @@ class TestLinks:
         assert "Permission denied" in badges[locked.location("proj")][1]
         assert badges[silent.location("proj")][0] == "connecting"
         assert "no answer within 5 s" in badges[silent.location("proj")][1]
+        silent.write(".profile", profile)
+        assert asking.HOPELESS == 10.0
+        monkeypatch.setattr(asking, "PATIENCE", 60.0)
+        monkeypatch.setattr(asking, "HOPELESS", 0.0)  # as if the question that has no answer were older
+        assert [row.badge for row in session.links.list() if row.location.host == silent.alias] == [""]
         silent.clear()  # as with ssh, the profile's own processes go on
         assert json.loads(json.dumps([row.to_dict() for row in rows]))[0]["location"] == there.location("proj")
 
@@ -198,7 +219,7 @@ class TestContext:
         other = sessions.open(str(tmp_path))
         other.memory.append("The bridge opens at 8.")
         session.links.add(str(tmp_path))
-        context = session.context(wait=30)
+        context = session.context(wait=60)
         system = os.uname()
         host = any_host.alias or "this machine"
         assert context.where == f"execute on {host} ({system.sysname} {system.machine})"
@@ -242,15 +263,15 @@ class TestContext:
         embedded_host.write(".profile", f"{profile}\nsleep 3\n")
         began = time.monotonic()
         context = session.context()
-        assert time.monotonic() - began < 1.5
+        assert time.monotonic() - began < 2.5
         assert (context.state, context.os, context.instructions) == ("unknown", None, ())
         assert "its system is not known yet" in context.where
         assert "it is not known which instructions and skills there are" in context.text
         assert context.memory == "The gate opens at 7."
-        session.context(wait=20)
+        session.context(wait=60)
         embedded_host.write(".profile", profile)
         embedded_host.down()
-        context = session.context(wait=20)
+        context = session.context(wait=60)
         assert context.state == "unreachable"
         assert "refused" in context.detail
         assert f"{embedded_host.alias} could not be asked (unreachable): " in context.text
@@ -259,8 +280,8 @@ class TestContext:
         assert context.os == os.uname().sysname
         embedded_host.up()
         subprocess.run(["mv", embedded_host.home / "proj", embedded_host.home / "aside"], check=True)
-        wait_until(lambda: session.context(wait=20).state == "gone", what="the folder to be known as gone")
-        assert "The folder is not there any more" in session.context(wait=20).text
+        wait_until(lambda: session.context(wait=60).state == "gone", what="the folder to be known as gone")
+        assert "The folder is not there any more" in session.context(wait=60).text
 
     def test_of_a_home_that_is_not_known_says_so(self, embedded_host: Embedded, sessions: Sessions) -> None:
         """M6."""
@@ -278,10 +299,10 @@ class TestContext:
         remote_host.make_folder("proj")
         session.links.add(remote_host.location("proj"))
         session.links.add(remote_host.location("none"))
-        assert session.context(wait=20).gone == (remote_host.location("none"),)
+        assert session.context(wait=60).gone == (remote_host.location("none"),)
         assert f"- {remote_host.location('none')}: gone (no such file or directory)" in session.context().text
         remote_host.down()
-        context = session.context(wait=20)
+        context = session.context(wait=60)
         assert context.gone == ()
         assert [row.badge for row in context.linked] == ["unreachable", "unreachable"]
 
@@ -292,7 +313,7 @@ class TestContext:
         embedded_host.write("proj/.agents/skills/long/SKILL.md", f"---\nname: {'x' * 5000}\n---\n")
         session = sessions.open(embedded_host.location("proj"))
         session.memory.append("m" * 100_000)
-        context = session.context(wait=20, memory_chars=1000, instruction_chars=2000)
+        context = session.context(wait=60, memory_chars=1000, instruction_chars=2000)
         assert len(context.instructions[0].text) <= 2000
         assert len(context.memory or "") <= 1000
         assert len(context.skills) == 199
@@ -307,16 +328,18 @@ class TestContext:
         embedded_host.write_old_python("old/python3")
         profile = (embedded_host.home / ".profile").read_text()
         embedded_host.write(".profile", f"{profile}\nPATH={embedded_host.home}/old:$PATH\n")
-        context = sessions.open(location).context(wait=20)
+        context = sessions.open(location).context(wait=60)
         assert (context.state, context.skills) == ("unsupported", ())
         assert "3.8.2" in context.text
         add_kernelspec(location, {"python": str(embedded_host.python)})
         session = sessions.open(embedded_host.location("proj"))
-        assert session.context(wait=20).state == "ready"
+        assert session.context(wait=60).state == "ready"
         session.links.add(location)
         assert [row.badge for row in session.links.list()] == [""]
 
-    def test_of_a_folder_here_waits_for_no_linked_host(self, embedded_host: Embedded, sessions: Sessions) -> None:
+    def test_of_a_folder_here_waits_for_no_linked_host(
+        self, embedded_host: Embedded, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """M4."""
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "AGENTS.md").write_text(INSTRUCTIONS)
@@ -326,9 +349,10 @@ class TestContext:
             embedded_host.write(".profile", f"{profile}\nsleep 60\n")
             began = time.monotonic()
             context = session.context()
-            assert time.monotonic() - began < 2
+            assert time.monotonic() - began < 10
             assert [each.text for each in context.instructions] == [INSTRUCTIONS]
             assert [row.badge for row in context.linked] == ["unknown"]
+            monkeypatch.setattr(asking, "PATIENCE", 0.5)
             assert [row.badge for row in session.links.list()] == ["connecting"]
             embedded_host.clear()
 
@@ -349,9 +373,9 @@ class TestContext:
         async def many() -> None:
             async with AsyncSessions() as made:
                 opened = [await made.open(location, owner=f"o{number}") for number in range(3)]
-                contexts = await asyncio.gather(*(each.context(wait=20) for each in opened))
+                contexts = await asyncio.gather(*(each.context(wait=60) for each in opened))
                 assert {len(each.instructions) for each in contexts} == {3}
-                again = await opened[0].context(wait=20)
+                again = await opened[0].context(wait=60)
                 assert again.known_since == contexts[0].known_since
 
         asyncio.run(many())
