@@ -3,6 +3,8 @@
 The process that the loader started ends up as a bridge: it passes its standard input and output to the keeper over the
 keeper's socket and then only waits for that socket to close, so that sshd sees a running command for as long as the
 keeper uses the connection. Killing it closes the connection and hurts nothing else.
+
+A keeper that is stopped (SIGSTOP) or very busy takes no connection. Nobody waits for that longer than the client does.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import socket
 import struct
 from typing import Any
@@ -17,6 +20,9 @@ from typing import Any
 from . import rundir
 from .entry import fail, folder, must_be_here, sweep_up
 from .spawn import boot_id, last_words, recorded_process
+
+PATIENCE = 10.0
+"""Seconds to wait for a keeper to have room for one more connection; clients wait longer than that for an answer."""
 
 _NO_KEEPER = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
 
@@ -55,18 +61,24 @@ def attach(request: dict[str, Any]) -> None:
         fail("keeper", detail=error.strerror or str(error))
     offer = json.dumps({name: request[name] for name in ("link", "client", "fresh", "hello")}).encode()
     socket.send_fds(connection, [struct.pack("!I", len(offer)) + offer], [0, 1])
-    wait(connection)
+    if _taken(connection):
+        wait(connection)
 
 
-def _connect() -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(rundir.SOCKET)
-    return connection
+def _taken(connection: socket.socket) -> bool:
+    """Wait until the keeper has taken what was handed over, and say so with a byte; False when the client left before.
+
+    Without that, each attempt of a client at a stopped keeper would leave a process waiting.
+    """
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    poll.register(0, 0)  # what comes there is the keeper's; its end is told all the same
+    return any(descriptor == connection.fileno() for descriptor, _ in poll.poll())
 
 
 def _connect_or_adopt(path: str, request: dict[str, Any]) -> socket.socket:
     try:
-        return _connect()
+        return rundir.connect(PATIENCE)
     except _NO_KEEPER:
         record = rundir.read_record(path)
         if record is None:
@@ -75,7 +87,7 @@ def _connect_or_adopt(path: str, request: dict[str, Any]) -> socket.socket:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)  # two clients that come at once must not make two keepers
         try:
-            return _connect()
+            return rundir.connect(PATIENCE)
         except _NO_KEEPER:
             from . import processes
 
@@ -85,7 +97,7 @@ def _connect_or_adopt(path: str, request: dict[str, Any]) -> socket.socket:
             if os.path.lexists(rundir.SOCKET):
                 os.unlink(rundir.SOCKET)
             _make_keeper(path, {**request, **record.get("settings", {})}, record)
-        return _connect()
+        return rundir.connect(PATIENCE)
     finally:
         os.close(lock)
 

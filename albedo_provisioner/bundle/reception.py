@@ -20,6 +20,9 @@ MOST_AWAY = 4
 """Links without a connection that are remembered; a client that was killed never says goodbye."""
 
 
+TAKEN = b"."
+"""What a bridge is sent when its connection has been taken."""
+
 MOST_ARRIVING = 32
 ARRIVAL = 10.0
 """Connections to our socket that have not handed anything over: how many there may be, and for how many seconds."""
@@ -193,6 +196,10 @@ class Reception:
                 os.close(leftover)
             bridge.close()
             return
+        try:
+            bridge.send(TAKEN)
+        except OSError:
+            pass  # it has ended, which is noticed like at any other time
         client = self._clients.get(link_id)
         known = client is not None
         if client is None:

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import socket
+import time
 from typing import Any
 
 SOCKET = "keeper"
@@ -28,6 +29,8 @@ MOST_LOG = 4 << 20
 # A unix socket's path has about 104 bytes (108 on Linux, 104 on macOS and the BSDs); the longest name that is added
 # to the directory here is "/k-jobs".
 _LONGEST = 95
+
+_LOOK_AGAIN = 0.02
 
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -142,13 +145,44 @@ def kernel_ids() -> list[str]:
         return []
 
 
+def connect(patience: float) -> socket.socket:
+    """Connect to the keeper that listens in the current directory. (A name without a directory is short enough.)
+
+    Args:
+        patience: seconds to wait for room among the connections that a keeper has not accepted yet: one that is
+            stopped accepts none.
+
+    Raises:
+        TimeoutError: there was none.
+        OSError: nobody listens there.
+    """
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    deadline = time.monotonic() + patience
+    try:
+        connection.setblocking(False)
+        while True:
+            try:
+                connection.connect(SOCKET)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise TimeoutError("its keeper takes no connections, as if it was stopped") from None
+                time.sleep(_LOOK_AGAIN)
+        connection.setblocking(True)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
 def keeper_lives(kernel_id: str) -> bool:
     """Whether a keeper listens in a kernel's run directory. Uses the current directory for a moment."""
     before = os.open(".", os.O_RDONLY)
     try:
-        os.chdir(path_of(kernel_id))  # so that the socket's name is short, however long the path is
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.connect(SOCKET)
+        os.chdir(path_of(kernel_id))
+        connect(0.0).close()
+        return True
+    except TimeoutError:
         return True
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return False
