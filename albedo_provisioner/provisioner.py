@@ -25,7 +25,7 @@ from .kernels.front import FrontMaker
 from .kernels.joining import known_kernel, request_of
 from .kernels.records import KernelRecords
 from .kernels.relay import relay_at
-from .kernels.remote import RemoteKernel
+from .kernels.remote import SHUTDOWN_PATIENCE, RemoteKernel
 from .kernels.request import KernelRequest
 from .location import Location
 from .workspace.serving import serve_memory
@@ -38,6 +38,9 @@ SIGNAL_TIMEOUT = 10.0
 
 RESTART_PATIENCE = 2.0
 """Seconds that a restart waits for a host that has only just been lost, before it is refused."""
+
+ANSWER_PATIENCE = 6.0
+"""Seconds that a restart waits for a sign of a host that is not known to be lost."""
 
 FINISH_TIMEOUT = 10.0
 """Seconds that an ended kernel's host is given to prove that nothing is left."""
@@ -337,7 +340,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         if self.on_server_exit == "keep" and _server_is_stopping():
             # The first thing that a stopping server does to a kernel is to interrupt it.
             await self._keep()
-        elif self._kernel.away is not None and shutting_down:
+        elif shutting_down and not await self._answers(RESTART_PATIENCE):
             # Managers interrupt before they end or restart a kernel. Coming later, by itself, to a kernel whose restart
             # was refused, that would break off a cell that nobody wanted to break off.
             return
@@ -394,17 +397,22 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 await self._refuse_restart(kernel, AlbedoError(_not_ours(kernel)))
             await self._keep()
             return
-        if restart and kernel.away is not None:
-            if await io_thread.run(kernel.reachable_within(RESTART_PATIENCE)):
+        if restart:
+            asked = time.monotonic()
+            if not await self._answers(RESTART_PATIENCE if kernel.away is not None else ANSWER_PATIENCE):
+                refusal = (
+                    f"{kernel.host} is out of reach ({kernel.away or 'it does not answer'}), so the kernel cannot be "
+                    "restarted now. It stays; try again when the host is back."
+                )
+                await self._refuse_restart(kernel, LinkAwayError(refusal))
+            if time.monotonic() - asked >= SHUTDOWN_PATIENCE:
                 # The relay held back the manager's own request to end meanwhile, so this does it.
                 await self._stop(2.0)
                 return
-            refusal = (
-                f"{kernel.host} is out of reach ({kernel.away}), so the kernel cannot be restarted now. It stays; "
-                "try again when the host is back."
-            )
-            await self._refuse_restart(kernel, LinkAwayError(refusal))
         kernel.expect_end()
+
+    async def _answers(self, seconds: float) -> bool:
+        return self._kernel is not None and await io_thread.run(self._kernel.answers_within(seconds))
 
     async def _refuse_restart(self, kernel: RemoteKernel, error: AlbedoError) -> NoReturn:
         await io_thread.run(kernel.tell_user(f"[albedo] {error}"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from ..bundle.wire import Buffer
@@ -54,6 +54,6 @@ class Front(Protocol):
         """Take nothing more."""
 
 
-FrontMaker = Callable[[bytes, str, Send, Callable[[], bool], Callable[[bool], None]], Front]
+FrontMaker = Callable[[bytes, str, Send, Callable[[], Awaitable[bool]], Callable[[bool], None]], Front]
 """Makes a front from the key and the signature scheme of the kernel's messages, and from three functions: one to send a
-message to the kernel, one that says whether it can be reached now, and one to have messages wait (True) or come."""
+message to the kernel, one that says whether its host answers, and one to have messages wait (True) or come."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import zmq
@@ -16,6 +16,7 @@ from jupyter_client.session import Session
 
 from ..bundle.messages import DELIMITER, HEADER, PARENT, json_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
+from .endings import in_background
 from .endpoints import HEARTBEAT, Addresses
 from .front import FrontMaker, Send
 from .publisher import PATIENCE, Publisher
@@ -47,9 +48,9 @@ def relay_at(endpoints: Addresses, on_shutdown: Callable[[], None] = lambda: Non
     """Return what makes a relay with its sockets at `endpoints`; see `Relay` for `on_shutdown` and `guests`."""
 
     def make(
-        key: bytes, scheme: str, send: Send, reachable: Callable[[], bool], paused: Callable[[bool], None]
+        key: bytes, scheme: str, send: Send, answers: Callable[[], Awaitable[bool]], paused: Callable[[bool], None]
     ) -> Relay:
-        return Relay(endpoints, key, scheme, send, reachable, paused, on_shutdown, guests)
+        return Relay(endpoints, key, scheme, send, answers, paused, on_shutdown, guests)
 
     return make
 
@@ -62,10 +63,10 @@ class Relay:
         key: the key that the kernel and its clients sign with.
         signature_scheme: and how.
         send: called with a channel and a message's parts, from a client to the kernel.
-        reachable: says whether the kernel can be reached now.
+        answers: says, within a moment, whether the kernel's host answers.
         paused: called with True when messages for clients should wait because one of them reads too slowly, and with
             False when they may come again.
-        on_shutdown: called when a client's request to end the kernel is held back here, as it cannot be reached.
+        on_shutdown: called when a client's request to end the kernel is held back here, as its host does not answer.
         guests: whether its clients may not end the kernel, as it is another's.
     """
 
@@ -75,7 +76,7 @@ class Relay:
         key: bytes,
         signature_scheme: str,
         send: Send,
-        reachable: Callable[[], bool],
+        answers: Callable[[], Awaitable[bool]],
         paused: Callable[[bool], None],
         on_shutdown: Callable[[], None] = lambda: None,
         guests: bool = False,
@@ -87,7 +88,7 @@ class Relay:
         self._told_of_it: set[str] | None = None  # sessions that were told that a client has missed something
         self._endpoints = endpoints
         self._send = send
-        self._reachable = reachable
+        self._answers = answers
         self._on_shutdown = on_shutdown
         self._guests = guests
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
@@ -136,15 +137,21 @@ class Relay:
             elif channel != IOPUB:  # what comes there is a subscription, which zmq looks after itself
                 if channel == SHELL:
                     self._note_request(parts)
-                elif channel == CONTROL and self._is_held_back(parts):
-                    # Ending a kernel is seen to by its provisioner, exactly once. This one would come much later, to a
-                    # kernel whose restart was refused, or to the one that takes a dead kernel's place.
-                    self._on_shutdown()
+                elif channel == CONTROL and _is_shutdown(parts):
+                    in_background(self._pass_shutdown(parts))
                     continue
                 self._send(channel, parts)
 
-    def _is_held_back(self, parts: list[bytes]) -> bool:
-        return (self._guests or not (self.alive and self._reachable())) and _is_shutdown(parts)
+    async def _pass_shutdown(self, parts: list[bytes]) -> None:
+        """Pass a request to end the kernel on, unless it would come much later.
+
+        Ending a kernel is seen to by its provisioner, exactly once. A late one would hit a kernel whose restart was
+        refused, or the one that takes a dead kernel's place. A break may not be noticed yet, so the host is asked.
+        """
+        if not self._guests and self.alive and await self._answers():
+            self._send(CONTROL, parts)
+        else:
+            self._on_shutdown()
 
     def _left_behind(self) -> None:
         self._told_of_it = set()

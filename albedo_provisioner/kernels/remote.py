@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("albedo_provisioner.kernels")
 
+SHUTDOWN_PATIENCE = 2.0
+"""Seconds that a client's own request to end the kernel waits for a sign of the host, before it is held back."""
+
 _START_ATTEMPTS = 6
 _ABANDONED = (0.5, 2.0, 10.0)  # seconds between looks at what a start that was given up may have made
 _START_PAUSE = 0.2  # seconds after the first failure, doubled after each further one: 6 s in all
@@ -65,7 +68,7 @@ class RemoteKernel(WatchedKernel):
             request.key,
             request.signature_scheme,
             self._send,
-            lambda: self._link.attached,
+            lambda: self.answers_within(SHUTDOWN_PATIENCE),
             lambda yes: self._link.pause(yes),
         )
 

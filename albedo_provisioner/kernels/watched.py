@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..bundle.wire import CALL, NOTE
-from ..errors import KernelGoneError
+from ..errors import KernelGoneError, LinkAwayError
 from ..hosts.activity import Activity
 from ..hosts.pool import HostPool
 from ..hosts.progress import Progress
@@ -94,15 +94,16 @@ class WatchedKernel:
             return 1
         return (1 if self.exit_code is None else self.exit_code) if self.state == "exited" else None
 
-    async def reachable_within(self, seconds: float) -> bool:
-        """Wait at most so long for the link to be up, and say whether it is."""
+    async def answers_within(self, seconds: float) -> bool:
+        """Ask the host something, and say whether it answers within so long. A break is known only some seconds after
+        it happened, so that there is a connection says little.
+        """
         try:
-            async with asyncio.timeout(seconds):
-                while not self._link.attached:
-                    self._changed.clear()
-                    await self._changed.wait()
-        except TimeoutError:
+            await self._link.call("status", seconds)
+        except LinkAwayError:
             return False
+        except KernelGoneError:
+            pass  # that is an answer
         return True
 
     def connection_info(self) -> dict[str, Any]:

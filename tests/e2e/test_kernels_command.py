@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -209,6 +212,38 @@ def test_a_table_is_no_wider_than_the_terminal(workspace: Workspace, monkeypatch
     assert lines[1].startswith("gpu-proj  gpu:/home/ann/")
     assert "…" in lines[1]
     assert f"gpu:/home/ann/{'long/' * 30}proj" in albedo("list")
+
+
+def test_a_keeper_that_is_stopped_holds_up_nobody_and_is_ended_with_its_kernel(
+    new_embedded_host: Callable[..., Embedded], workspace: Workspace
+) -> None:
+    """One that takes no more connections either, as clients have tried it so often."""
+    host = new_embedded_host()
+    kernelspec = add_kernelspec(host.location())
+    for name in ("one", "two"):
+        crash(kernelspec, workspace.root / f"{name}.ipynb", [IDLE])
+    stuck = next(record for record in KernelRecords().all() if record.notebook.endswith("one.ipynb"))
+    run = host.home / ".albedo-remote/run" / stuck.kernel_id
+    keeper = int(json.loads((run / "kernel.json").read_text())["keeper"][0])
+    with ExitStack() as tried:
+        folder = os.open(run, os.O_RDONLY)
+        tried.callback(os.close, folder)
+        os.kill(keeper, signal.SIGSTOP)
+        for _ in range(1000):
+            connection = tried.enter_context(socket.socket(socket.AF_UNIX))
+            connection.setblocking(False)
+            try:
+                connection.connect(f"/proc/self/fd/{folder}/keeper")
+            except BlockingIOError:
+                break
+        else:
+            pytest.fail("it has room for ever more")
+        states = {Path(kernel["notebook"]).stem: kernel["state"] for kernel in listed()}
+        assert states == {"one": "running", "two": "idle"}
+        assert f"Ended {stuck.kernel_id[:8]}" in albedo("stop", stuck.kernel_id)
+    (left,) = listed()
+    albedo("stop", left["kernel_id"])
+    wait_until(lambda: host.processes() == [], 30, "nothing is left, no bridge either")
 
 
 @pytest.mark.parametrize(

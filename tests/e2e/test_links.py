@@ -196,6 +196,25 @@ class TestBrokenConnections:
             embedded_host.up()
             assert await kernel.value("x") == "41"
 
+    async def test_a_polite_restart_in_a_break_that_is_not_known_yet_is_refused_too(
+        self, embedded_host: Embedded
+    ) -> None:
+        """L5, L6: nothing of it comes later, neither to the kernel nor to the cell that runs."""
+        async with started(embedded_host.location()) as kernel:
+            cell = kernel.begin("import time\nprint('begun', flush=True)\nfor _ in range(100): time.sleep(0.1)\n41")
+            await cell.until(lambda: "begun" in cell.stdout)
+            pid = kernel.status["pid"]
+            os.kill(embedded_host.server.pid, signal.SIGSTOP)
+            try:
+                assert kernel.status["away"] is None
+                with pytest.raises(LinkAwayError, match="cannot be restarted now"):
+                    await kernel.manager.restart_kernel()
+            finally:
+                os.kill(embedded_host.server.pid, signal.SIGCONT)
+            await cell.done()
+            assert cell.value == "41"
+            assert kernel.status["pid"] == pid
+
     async def test_a_refused_restart_leaves_cell_and_manager_as_they_were(self, embedded_host: Embedded) -> None:
         """L5, K5: the cell runs on, the restarter goes on watching, and a later end is a real one."""
         managers = AsyncMultiKernelManager(kernel_manager_class="jupyter_client.ioloop.AsyncIOLoopKernelManager")
