@@ -57,6 +57,8 @@ def attach(request: dict[str, Any]) -> None:
         connection = _connect_or_adopt(path, request)
     except _NO_KEEPER:
         fail("gone", boot_id=boot_id(), node=os.uname().nodename, detail=last_words(path))
+    except TimeoutError as error:
+        fail("stuck", detail=str(error))
     except OSError as error:
         fail("keeper", detail=error.strerror or str(error))
     offer = json.dumps({name: request[name] for name in ("link", "client", "fresh", "hello")}).encode()

@@ -166,7 +166,7 @@ def connect(patience: float) -> socket.socket:
                 break
             except BlockingIOError:
                 if time.monotonic() >= deadline:
-                    raise TimeoutError("its keeper takes no connections, as if it was stopped") from None
+                    raise TimeoutError("it takes no connections, as if it was stopped") from None
                 time.sleep(_LOOK_AGAIN)
         connection.setblocking(True)
     except BaseException:

@@ -136,7 +136,7 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
                 # By the keeper's own hand, for it alone answers with what it found in the end.
                 async with visiting(kernel.host, kernel.kernel_id, kernel.python) as (link, _):
                     report = (await link.call("finish", term_grace=2.0))["report"]
-            except KernelGoneError:
+            except (KernelGoneError, UnreachableError):  # there is none, or it does not answer although its host may
                 request = {
                     "do": "end",
                     "kernel_id": kernel.kernel_id,

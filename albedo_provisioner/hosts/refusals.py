@@ -72,6 +72,8 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
             str(report.get("boot_id") or ""),
             str(report.get("node") or ""),
         )
+    if kind == "stuck":
+        return UnreachableError(host, f"The kernel's keeper on {host} does not answer: {detail}.", detail)
     return KernelStartError(host, f"The kernel's keeper could not be started on {host}: {detail or kind}.", detail)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -64,19 +65,22 @@ def crash(kernelspec: str, notebook: Path | str, cells: Sequence[tuple[str | Non
 
 
 def albedo(*arguments: str | os.PathLike[str], status: int = 0) -> str:
-    """Run `jupyter albedo` in a process of its own and return what it printed, on both outputs."""
+    """Run `jupyter albedo` in a process of its own and return what it printed, on stdout and then on stderr.
+
+    That it waits for something, as it says when that takes long, is left out.
+    """
     found = subprocess.run(
         [sys.executable, "-m", "albedo_provisioner", *map(os.fspath, arguments)],
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    assert "Traceback" not in found.stdout, found.stdout
-    assert found.returncode == status, found.stdout
-    return found.stdout
+    said = found.stdout + re.sub(r"^[a-z ,]+ \.\.\.\n", "", found.stderr, flags=re.MULTILINE)
+    assert "Traceback" not in said, said
+    assert found.returncode == status, said
+    return said
 
 
 def listed(*hosts: str) -> list[dict[str, Any]]:
