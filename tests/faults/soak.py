@@ -18,8 +18,8 @@ _EVERY = 10.0
 """Seconds between measurements."""
 
 _TOLERANCE = 8 << 20
-"""Bytes by which the median of the last third may be above that of the second, and the end, with an empty journal, above
-what it was after the first third. (Not above the very beginning: what the allocator keeps of a full journal stays.)"""
+"""Bytes by which the median of the last third may be above that of the second, and the end, with an empty journal,
+above the end of the first third. (Not above the very beginning: what the allocator keeps of a full journal stays.)"""
 
 _EMPTY_CELLS = 220
 """Cells without output that fill a keeper's journal, so that it holds nothing of those before (it keeps 200)."""
