@@ -23,8 +23,12 @@ Run Python on the user's own hosts, in kernels that keep their state between cal
 host:~/path (hosts as in the user's ssh config), or an absolute path on this machine. Always read the note of a result:
 it says when the state of earlier calls is gone, and why. Programs that take long run as jobs, without a shell:
 job = run("make", "-j8") in one call; job.tail(), job.exit_code, job.stop() or `await job` in later ones. The tool
-status lists them.
+status lists them. Begin work in a folder with the tool context. What is worth knowing later goes into notes that stay
+with the user: memory.append("..."), and memory.search("words") finds it again.
 """
+
+_FIRST_LOOK = 5.0
+"""Seconds that a host has to say what an agent should know; what is known without it is told all the same."""
 
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -83,6 +87,14 @@ def make_server(sessions: AsyncSessions, owner: str) -> MCPServer:
         except AlbedoError as error:
             return _refusal(error)
         return shown(result)
+
+    @server.tool(structured_output=False)
+    async def context(location: Location) -> CallToolResult:
+        """Say what to know before working in a folder: where it is, instructions, skills, notes, linked folders."""
+        try:
+            return _text((await (await session_at(location, "")).context(wait=_FIRST_LOOK)).text)
+        except AlbedoError as error:
+            return _refusal(error)
 
     @server.tool(structured_output=False)
     async def status(location: Location, kernel: Kernel = "") -> CallToolResult:

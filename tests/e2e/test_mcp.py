@@ -47,9 +47,21 @@ def content(result: CallToolResult) -> dict[str, Any]:
 async def test_the_tools_and_what_they_are_for_are_told() -> None:
     async with agent() as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-        assert set(tools) == {"execute", "execute_in_notebook", "status", "interrupt", "reset", "hosts"}
+        assert set(tools) == {"execute", "execute_in_notebook", "context", "status", "interrupt", "reset", "hosts"}
         assert all(tool.description for tool in tools.values())
         assert set(tools["execute"].input_schema["required"]) == {"location", "code"}
+
+
+async def test_an_agent_is_told_what_to_know_of_a_folder(embedded_host: Embedded) -> None:
+    embedded_host.write("proj/AGENTS.md", "Run the tests with `make test`.")
+    where = {"location": embedded_host.location("proj")}
+    async with agent() as client:
+        told = ""
+        while "make test" not in told:  # a busy machine's host may take longer than is waited for
+            told = text(await client.call_tool("context", where))
+        assert f"execute on {embedded_host.alias} (" in told
+        await client.call_tool("execute", {**where, "code": "memory.append('The gate opens at 7.')"})
+        assert "The gate opens at 7." in text(await client.call_tool("context", where))
 
 
 async def test_code_runs_on_a_host_and_keeps_its_state_until_a_reset(any_host: Host) -> None:
