@@ -79,6 +79,7 @@ class Console:
     def __init__(self, key: bytes, signature_scheme: str, send: Send, late: Heard | None = None) -> None:
         self.alive = True
         self.greeting: str | None = None
+        self.was_busy = False
         self.on_idle: Callable[[str], None] | None = None
         """Told the request's id when a cell that another client had run has come to its end."""
         self._send = send

@@ -19,6 +19,9 @@ class Front(Protocol):
     greeting: str | None
     """A line for the next cell that is run, on its stderr."""
 
+    was_busy: bool
+    """Whether the kernel ran a cell of somebody else's when we came, and has answered nothing on shell since."""
+
     @property
     def running(self) -> list[dict[str, Any]]:
         """The headers of the execute requests that have no reply yet, oldest first."""

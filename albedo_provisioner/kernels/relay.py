@@ -7,6 +7,7 @@ replies on shell, so that whoever waits for a reply can be told when there will 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
@@ -85,6 +86,8 @@ class Relay:
         """Whether heartbeats are answered."""
         self.greeting: str | None = None
         """A line for the next cell that is run, on its stderr."""
+        self.was_busy = False
+        """Whether the kernel ran a cell of somebody else's when we came, and has answered nothing on shell since."""
         self._told_of_it: set[str] | None = None  # sessions that were told that a client has missed something
         self._endpoints = endpoints
         self._send = send
@@ -94,6 +97,9 @@ class Relay:
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
+        self._asked_twice: dict[
+            str, bool
+        ] = {}  # by id, requests sent on shell and on control: whether one was answered
         self._probes: dict[str, set[str]] = {}  # by the probe's message id: what had been asked before it
         loop = asyncio.get_running_loop()
         for channel in (SHELL, CONTROL, STDIN, IOPUB, HEARTBEAT):
@@ -159,10 +165,25 @@ class Relay:
     def _note_request(self, parts: list[bytes]) -> None:
         header = json_part(parts, HEADER)
         # Other messages on shell, such as those of comms, have no reply.
+        if self.was_busy and header.get("msg_type") == "kernel_info_request":
+            self._ask_on_control(parts, header)
         if "msg_id" in header and str(header.get("msg_type")).endswith("_request"):
             self._asked[header["msg_id"]] = (parts[: parts.index(DELIMITER)], header)
             if header.get("msg_type") == "execute_request":
                 self._greet(header)
+
+    def _ask_on_control(self, parts: list[bytes], header: dict[str, Any]) -> None:
+        """Ask on control as well what a client asks first of all and waits for; the first answer will be its own.
+
+        On shell, a kernel answers when its cell has ended. A Jupyter Server opens no page's connection before.
+        """
+        at = parts.index(DELIMITER)
+        signature, signed = parts[at + 1], parts[at + 2 : at + 6]
+        if len(signed) < 4 or not hmac.compare_digest(signature, self._session.sign(signed)):
+            return  # it is no client's
+        self._asked_twice[str(header.get("msg_id"))] = False
+        signed[2] += b" "  # to the metadata: kernels take no second message with the same signature
+        self._send(CONTROL, [*parts[: at + 1], self._session.sign(signed), *signed])
 
     def _greet(self, header: dict[str, Any]) -> None:
         """Tell with a cell that begins what its client should know."""
@@ -183,8 +204,16 @@ class Relay:
 
     def deliver(self, channel: int, parts: Sequence[Buffer]) -> None:
         """Hand a message of the kernel to the clients that it is for."""
-        if channel == SHELL:
+        if channel == SHELL or (channel == CONTROL and self._asked_twice):
             message_id = json_part(parts, PARENT).get("msg_id", "")
+            self.was_busy = self.was_busy and channel != SHELL
+            if message_id in self._asked_twice:
+                channel = SHELL
+                answered, self._asked_twice[message_id] = self._asked_twice[message_id], True
+                if answered:
+                    del self._asked_twice[message_id]
+                    return
+        if channel == SHELL:
             self._asked.pop(message_id, None)
             if message_id in self._probes:
                 self._probed(self._probes.pop(message_id))

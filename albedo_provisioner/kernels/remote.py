@@ -140,6 +140,7 @@ class RemoteKernel(WatchedKernel):
             if not guest:
                 kernel._put_record()
             await kernel._until_running()
+            kernel._front.was_busy = kernel.busy
         except KernelGoneError:
             if not guest:
                 KernelRecords().remove(kernel_id)

@@ -47,6 +47,8 @@ class WatchedKernel:
         """When the kernel's process was started: seconds since the epoch by its host's clock."""
         self.responsive = True
         """Whether the kernel answers heartbeats; one that is stopped does not, and lives all the same."""
+        self.busy = False
+        """Whether the kernel was at a request when the keeper last told of it, which it does not each time."""
         self.folder = request.location.path
         """The kernel's folder, an absolute path on its host once that has been asked."""
         self.keeper: str | None = None
@@ -265,6 +267,7 @@ class WatchedKernel:
         if self.state == "exited" and kernel["state"] != "exited" and not self._relaunching:
             # Another client had it started anew. Ours should know why its variables are gone.
             self.say_at_next_cell(f"[albedo] {self.cause} A new one runs in its place, without the variables.")
+        self.busy = bool(kernel["busy"])
         self.pid = kernel["pid"]
         self.started = float(kernel.get("started") or 0.0)
         self.folder = kernel["folder"]

@@ -130,6 +130,42 @@ class TestKilled:
         assert settled(remote_host.leftovers) == []
         assert KernelRecords().all() == []
 
+    def test_a_page_is_served_while_the_cell_of_the_server_before_runs_on(
+        self, servers: Servers, embedded_host: Embedded
+    ) -> None:
+        """L3: a kernel tells what it is on shell only when the cell has ended, and servers wait for that."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        first = servers.start()
+        with opened(first, kernelspec) as (_, channels):
+            cell = channels.begin(
+                "import itertools, os, time\nfor i in itertools.count():\n    print(i, flush=True)\n"
+                "    if os.path.exists('go'): break\n    time.sleep(0.2)"
+            )
+            channels.until(lambda: channels.text(cell))
+            first.kill()
+        second = servers.start()
+        answer = second.start(kernelspec)
+        assert answer.status == 201, answer
+        began = time.monotonic()
+        channels = second.open(answer.content["kernel"]["id"])
+        assert time.monotonic() - began < 10
+        channels.until(lambda: channels.text(cell), 10)
+
+        later = channels.begin("print(i > 0)")  # and what is asked on shell now has its turn after the cell
+        info = channels.send("shell", "kernel_info_request", {})
+        channels.until(lambda: channels.of(info, "kernel_info_reply"), 10)
+        assert not channels.of(later, "execute_reply")
+        embedded_host.write("go", "")
+        assert channels.finish(later)["status"] == "ok"
+        assert "goes on with the kernel" in channels.text(later, "stderr")
+        assert channels.run("print(6 * 7)") == "42\n"
+        assert len(channels.of(info, "kernel_info_reply")) == 1
+        info = channels.send("shell", "kernel_info_request", {})
+        channels.until(lambda: channels.of(info, "kernel_info_reply"))
+        channels.close()
+        end(second, answer.content)
+        assert settled(embedded_host.leftovers) == []
+
     def test_changing_the_kernel_gives_a_fresh_one_and_ends_the_old(
         self, servers: Servers, embedded_host: Embedded
     ) -> None:

@@ -121,6 +121,24 @@ class TestSideBySide:
                 await seen_whole(two, cell, 400)
                 assert (one.status["connections"], two.status["connections"]) == (1, 2)
 
+    async def test_one_that_comes_while_a_cell_of_the_other_runs_need_not_wait_for_its_end(
+        self, embedded_host: Embedded
+    ) -> None:
+        """L8: what the kernel is, which clients ask on shell first of all, is told at once; all else has its turn."""
+        async with started(embedded_host.location()) as one:
+            cell = one.begin(
+                "import os, time\nwhile not os.path.exists('go'):\n    print('on', flush=True)\n    time.sleep(0.6)"
+            )  # not more often: jupyter_client's `wait_for_ready` takes output until there is none for 0.2 s
+            await cell.until(lambda: cell.stdout)
+            async with linked_again(one) as two:  # this waits until the kernel answers
+                await two.until(lambda: printed_for(two, cell))
+                mine = two.begin("6 * 7")
+                assert cell.reply is None
+                embedded_host.write("go", "")
+                assert (await mine.done()).value == "42"
+                assert (await cell.done()).status == "ok"
+                assert strays(two) == []
+
     async def test_when_one_lets_go_the_other_goes_on(self, remote_host: Host) -> None:
         """L8."""
         async with started(remote_host.location()) as one:
