@@ -139,12 +139,15 @@ class Visit:
             TimeoutError: it took too long.
         """
         self.goes_on()
-        while not answer.done():
-            alive = max(self._went_on, min(self.carried_at or 0.0, self._went_on + LONGEST_ANSWER))
-            left = alive + seconds - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            await asyncio.wait([answer], timeout=left)
+        try:
+            while not answer.done():
+                alive = max(self._went_on, min(self.carried_at or 0.0, self._went_on + LONGEST_ANSWER))
+                left = alive + seconds - time.monotonic()
+                if left <= 0:
+                    raise TimeoutError
+                await asyncio.wait([answer], timeout=left)
+        finally:
+            answer.cancel()  # nobody waits for it any more
         return answer.result()
 
     def goes_on(self) -> None:
