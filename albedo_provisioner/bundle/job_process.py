@@ -10,7 +10,7 @@ import subprocess
 import time
 
 from . import processes
-from .job_output import OutputFile
+from .job_streams import READ, Feeder, Stream
 from .job_wire import MARK
 from .ladder import Ladder
 
@@ -30,7 +30,6 @@ TERM_GRACE = 5.0
 _DRAIN = 1.0
 """Seconds that a program's last output may take to be read, should others flood it or nobody take it."""
 
-_READ = 65536
 _READS = 16  # in one turn: other jobs want theirs too
 _LONGEST_COMMAND = 200
 
@@ -49,71 +48,6 @@ class Order:
         self.timeout = None if request["timeout"] is None else float(request["timeout"])
         self.merge = bool(request["merge"])
         self.keep = int(request["keep"])
-
-
-class _Stream:
-    """One of the program's outputs: the pipe it comes from and the file it goes to."""
-
-    def __init__(self, path: str, keep: int) -> None:
-        self.file = OutputFile(path, keep)
-        self.incoming, self.outgoing = os.pipe()
-        os.set_blocking(self.incoming, False)
-        self.read_up = False  # whether all that the program itself can have written has been read
-
-    def close(self) -> None:
-        if self.incoming >= 0:
-            os.close(self.incoming)
-        self.incoming = -1
-        self.file.close()
-
-
-class _Feeder:
-    """Gives a job's output to another's standard input, from its beginning."""
-
-    def __init__(self, source: JobProcess, descriptor: int) -> None:
-        self.position = 0
-        self._source = source
-        self._descriptor = descriptor
-        self._writing = False
-        # A descriptor of its own: the file may be closed, and removed, before all of it has been handed on.
-        self._file = os.open(source.streams["output"].file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        os.set_blocking(descriptor, False)
-
-    def look(self) -> None:
-        """Go on if there is something to give, and stop waiting if there is not."""
-        source = self._source
-        if self._descriptor < 0:
-            return
-        file = source.streams["output"].file
-        if file.lost or (self.position == file.total and source.read_up):
-            self.close()
-        elif (self.position < file.total) != self._writing:
-            self._writing = not self._writing
-            if self._writing:
-                source.selector.register(self._descriptor, selectors.EVENT_WRITE, self._write)
-            else:
-                source.selector.unregister(self._descriptor)
-
-    def _write(self, _: int) -> None:
-        data = os.pread(self._file, _READ, self._source.streams["output"].file.place(self.position))
-        try:
-            self.position += os.write(self._descriptor, data)
-        except (BlockingIOError, InterruptedError):
-            return None
-        except OSError:  # the other program wants no more
-            return self.close()
-        self.look()
-        return self._source.throttle()
-
-    def close(self) -> None:
-        """Give no more."""
-        if self._writing:
-            self._source.selector.unregister(self._descriptor)
-        os.close(self._descriptor)
-        os.close(self._file)
-        self._descriptor, self._writing = -1, False
-        self._source.feeders.remove(self)
-        self._source.throttle()
 
 
 class JobProcess:
@@ -151,8 +85,10 @@ class JobProcess:
         """Whether somebody in the kernel knows of its end, or a client has been told."""
         self.report: Report | None = None
         """What became of its processes, once it has been stopped."""
-        self.feeders: list[_Feeder] = []
-        self.streams: dict[str, _Stream] = {}
+        self.input_problem = ""
+        """Why it did not get all of another job's output."""
+        self.feeders: list[Feeder] = []
+        self.streams: dict[str, Stream] = {}
         self._argv, self._cwd = order.argv, order.cwd
         self._command = _shortened(shlex.join(order.argv))
         self._mark = f"{MARK}={mark}"
@@ -167,7 +103,7 @@ class JobProcess:
         self._after_ladder: list[Callable[[], None]] = []
         try:
             for name in ("output",) if order.merge else ("output", "errors"):
-                self.streams[name] = _Stream(os.path.join(folder, f"{number}.{name}"), order.keep)
+                self.streams[name] = Stream(os.path.join(folder, f"{number}.{name}"), order.keep)
             self.pid = self._start(order, given, mark)
         except BaseException:
             for stream in self.streams.values():
@@ -236,7 +172,7 @@ class JobProcess:
             "bytes": sum(file.total for file in files.values()),
             "cut": {name: file.cut for name, file in files.items()},
             "lost": sum(file.lost for file in files.values()),
-            "problem": next((file.problem for file in files.values() if file.problem), ""),
+            "problem": "; ".join(filter(None, [*(file.problem for file in files.values()), self.input_problem])),
         }
 
     @property
@@ -256,13 +192,13 @@ class JobProcess:
 
     # -- output ----------------------------------------------------------------------------------------------
 
-    def _register(self, stream: _Stream) -> None:
+    def _register(self, stream: Stream) -> None:
         self.selector.register(stream.incoming, selectors.EVENT_READ, lambda _: self._read(stream))
 
-    def _read(self, stream: _Stream) -> None:
+    def _read(self, stream: Stream) -> None:
         for _ in range(_READS):
             try:
-                data = os.read(stream.incoming, _READ)
+                data = os.read(stream.incoming, READ)
             except (BlockingIOError, InterruptedError):
                 stream.read_up = self.exit_code is not None
                 break
@@ -280,7 +216,7 @@ class JobProcess:
         self.throttle()
         self._settle()
 
-    def _listens(self, stream: _Stream) -> bool:
+    def _listens(self, stream: Stream) -> bool:
         return stream.incoming in self.selector.get_map()
 
     def throttle(self) -> None:
@@ -300,9 +236,9 @@ class JobProcess:
         file = self.streams["output"].file
         return any(file.total - feeder.position > file.lag // 2 for feeder in self.feeders)
 
-    def feed(self, descriptor: int) -> None:
-        """Write the output, which must be `whole`, to this descriptor, and close that at the end."""
-        feeder = _Feeder(self, descriptor)
+    def feed(self, descriptor: int, reader: JobProcess) -> None:
+        """Write the output, which must be `whole`, to another job's input, and close that at the end."""
+        feeder = Feeder(self, descriptor, reader)
         self.feeders.append(feeder)
         feeder.look()
         self.throttle()

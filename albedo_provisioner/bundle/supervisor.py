@@ -273,7 +273,7 @@ class Supervisor:
         while len(self._keys) > MOST_KEYS:
             del self._keys[next(iter(self._keys))]
         if source is not None and feeding is not None:
-            source.feed(feeding)
+            source.feed(feeding, job)
         self._changed(job)
         talk.say({"job": job.facts()})
 

@@ -385,6 +385,9 @@ class TestOutput:
         assert "exit code 5" in str(result.value)
         assert "No space left on device" in str(result.value)
         assert "bytes could not be kept: No space left on device" in value(session, "job.output")
+        session.execute("run('rm', job.output_path).wait()")
+        code = "taker = run('sh', '-c', 'yes | head -c 30000000').pipe('wc', '-c')\ntaker.wait(), taker"
+        assert "not all of its input could be kept" in str(session.execute(code).value)
         assert value(session, "run('true').wait()") == 0
 
 
