@@ -18,7 +18,7 @@ from albedo_provisioner import AsyncSession, AsyncSessions, Location
 from albedo_provisioner.workspace.links import WorkspaceGroups
 from albedo_provisioner.workspace.memory import WorkspaceMemory
 
-KILLS = 3
+KILLS = 2
 """How often the client of a cell is killed."""
 
 IMPORT = "from albedo_bundle import memory\n"
@@ -165,7 +165,7 @@ sessions = Sessions()
 session = sessions.open(sys.argv[1], owner="agent")
 session.execute("from albedo_bundle import memory")
 print(session.id, flush=True)
-session.execute("for i in range(120): memory.append(f'line {i}')\\nprint('done')", cell_id="the-cell")
+session.execute("for i in range(80): memory.append(f'line {i}')\\nprint('done')", cell_id="the-cell")
 """
 
 
@@ -187,5 +187,5 @@ async def test_of_a_cell_whose_clients_are_killed_has_every_line_once(embedded_h
         session = await sessions.resume(session_id)
         result = await session.cell("the-cell")
         assert (result.status, result.stdout) == ("ok", "done\n")
-        assert lines_of(location) == [f"line {i}" for i in range(120)]
+        assert lines_of(location) == [f"line {i}" for i in range(80)]
         await session.close()
