@@ -22,7 +22,7 @@ log = logging.getLogger("albedo_provisioner.kernels")
 _MOST_KNOWN = 10_000
 """Ids to remember of calls that were answered."""
 
-_MOST_KEPT = 32 << 20
+_MOST_KEPT = 8 << 20
 """Bytes of answers to keep, should they be asked for again; the newest is kept whatever its size."""
 
 

@@ -58,6 +58,8 @@ class TestPlace:
         async with started(str(home), {"python": str(local_host.python)}) as kernel:
             assert await kernel.json("os.environ['HOME']", "import os") == str(home)
             assert await kernel.value("from albedo_bundle import run\nrun('true').wait()") == "0"
+            call = "from albedo_bundle.calls import call\ntry:\n    call('nobody', {}, timeout=0.1)\n"
+            assert await kernel.value(call + "except TimeoutError:\n    reached = True\nreached") == "True"
         os.environ["HOME"] = str(local_host.home)
         wait_until(lambda: not (home / ".albedo-remote" / "run").exists(), what="the run directory is gone")
 
