@@ -1,6 +1,6 @@
 """The keeper's half of calls out of the kernel (`calls.py`): who may answer them, and that each is answered once.
 
-Some kinds the keeper answers itself (`answer_here`). All others go to a client that has announced that it answers them:
+A call goes to a client that has announced that it answers calls of that kind:
 
 - a "tool" call to the client that its cell names (in its request's metadata, `albedo.server`), and to no other: what
   it may do depends on that cell. Once that cell has its reply it is refused.
@@ -49,7 +49,7 @@ class Call:
         cell: the message id of the cell that made it; empty when it is none's.
         arguments: the JSON that goes with it, as bytes.
         blobs: the bytes that go with it.
-        on_cancel: called when nobody waits for its answer any more.
+        client: who was given it; None while it waits for somebody.
     """
 
     def __init__(self, parts: Sequence[memoryview]) -> None:
@@ -62,34 +62,22 @@ class Call:
         self.arguments: Buffer = parts[1]
         self.blobs: Sequence[Buffer] = parts[2:]
         self.size = sum(map(len, parts))
-        self.on_cancel: Callable[[], None] | None = None
         self.client: Client | None = None
-        """Who was given it; None while it waits for somebody, or the keeper answers it itself."""
         self._deliver: Callable[[list[Buffer]], None] | None = None
-
-    def answer(self, result: dict[str, Any], blobs: Sequence[Buffer] = ()) -> None:
-        """Answer it; of no effect when nobody waits any more."""
-        self.pass_on([b"{}", json.dumps(result).encode(), *blobs])
 
     def refuse(self, why: str) -> None:
         """Have the caller get a `CallError` with these words."""
         self.pass_on([json.dumps({"error": why}).encode(), b"{}"])
 
     def pass_on(self, parts: list[Buffer]) -> None:
-        """Answer it with a message as it goes over the wire."""
+        """Answer it with a message as it goes over the wire; of no effect when nobody waits any more."""
         deliver, self._deliver = self._deliver, None
         if deliver is not None:
             deliver(parts)
 
-    def wait_at(self, deliver: Callable[[list[Buffer]], None]) -> None:
-        """Have the answer delivered there."""
+    def wait_at(self, deliver: Callable[[list[Buffer]], None] | None) -> None:
+        """Have the answer delivered there; None when nobody waits any more."""
         self._deliver = deliver
-
-    def cancel(self) -> None:
-        """Nobody waits for it any more."""
-        self._deliver = None
-        if self.on_cancel is not None:
-            self.on_cancel()
 
 
 class _Connection:
@@ -116,7 +104,6 @@ class Callers:
         self._poller = poller
         self._clients = clients
         self._ended = ended
-        self._here: dict[str, Callable[[Call], None]] = {}
         self._serving: dict[str, tuple[frozenset[str], str]] = {}  # kinds and name by the link's id, newest last
         self._calls: dict[str, Call] = {}
         self._held = 0
@@ -124,10 +111,6 @@ class Callers:
         self._listener = _listen()
         self._listening = False
         self._listen_if_room()
-
-    def answer_here(self, kind: str, take: Callable[[Call], None]) -> None:
-        """Have the keeper itself answer calls of a kind: `take` answers or refuses each of them, now or later."""
-        self._here[kind] = take
 
     # -- the kernel's side -----------------------------------------------------------------------------------
 
@@ -202,14 +185,7 @@ class Callers:
             return
         self._calls[call.id] = call
         self._held += call.size
-        here = self._here.get(call.kind)
-        if here is None:
-            self._route(call)
-            return
-        try:
-            here(call)
-        except _MALFORMED as error:
-            call.refuse(f"the call of kind {call.kind} is malformed: {type(error).__name__}: {error}")
+        self._route(call)
 
     def _answered(self, connection: _Connection, call: Call, parts: list[Buffer]) -> None:
         self._forget(call)
@@ -260,7 +236,7 @@ class Callers:
             self._forget(call)
             if call.client is not None:
                 _say(call.client, [json.dumps({"cancel": call.id}).encode()])
-            call.cancel()
+            call.wait_at(None)
 
     # -- the clients' side -----------------------------------------------------------------------------------
 
@@ -269,8 +245,8 @@ class Callers:
         self._serving.pop(client.link_id, None)
         self._serving = {known: what for known, what in self._serving.items() if self._clients.find(known)}
         self._serving[client.link_id] = frozenset(kinds), name
-        for call in self._calls.values():
-            if call.kind not in self._here and (call.client is None or not call.client.attached):
+        for call in list(self._calls.values()):
+            if call.client is None or not call.client.attached:
                 self._route(call)
 
     def heard(self, client: Client, parts: Sequence[Buffer]) -> None:
@@ -287,7 +263,7 @@ class Callers:
                 raise ValueError("it has no content")
         except _MALFORMED as error:
             raise ProtocolError(f"that is no answer to a call: {error}") from None
-        if call is not None and call.kind not in self._here:
+        if call is not None:
             call.pass_on(answer)
 
     def _look_after(self) -> None:
@@ -295,7 +271,7 @@ class Callers:
         for call in list(self._calls.values()):
             if call.client is not None and self._clients.find(call.client.link_id) is not call.client:
                 call.client = None
-            if call.client is None and call.kind not in self._here:
+            if call.client is None:
                 self._route(call)
 
     def _route(self, call: Call) -> None:

@@ -28,6 +28,7 @@ from .wire import CALL, MAX_BLOBS, MAX_CALL, Buffer, MessageReader, encode_messa
 
 _MOST_IDLE = 4
 _READ = 256 * 1024
+_NUDGE = 0.25
 _PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 """Seconds between two looks whether there is a keeper again: the kernel lives without one until a client comes back."""
 
@@ -91,17 +92,29 @@ async def call_async(
     import asyncio
 
     request = _Request(kind, arguments, blobs, timeout)
-    async with asyncio.timeout(timeout):
-        while True:
-            connection = _connect_once(request, wait=False)
-            if connection is not None:
-                try:
-                    return (await _converse_async(connection, request)).result()
-                except _KeeperLostError:
-                    pass
-                finally:
-                    _hang_up(connection)
-            await asyncio.sleep(request.next_pause())
+    nudge = asyncio.create_task(_keep_going_round())
+    try:
+        async with asyncio.timeout(timeout):
+            while True:
+                connection = _connect_once(request, wait=False)
+                if connection is not None:
+                    try:
+                        return (await _converse_async(connection, request)).result()
+                    except _KeeperLostError:
+                        pass
+                    finally:
+                        _hang_up(connection)
+                await asyncio.sleep(request.next_pause())
+    finally:
+        nudge.cancel()
+
+
+async def _keep_going_round() -> None:
+    """Have the event loop go round: ipykernel has it know of an interrupt only when something else makes it go on."""
+    import asyncio
+
+    while True:  # noqa: ASYNC110 - no event is waited for: it is the loop that has to go on
+        await asyncio.sleep(_NUDGE)
 
 
 class _Request:

@@ -190,18 +190,20 @@ class TestCalls:
 
     async def test_that_are_interrupted_are_taken_back_and_leave_nothing_behind(self, any_host: Host) -> None:
         async with using(any_host) as program:
-            cell = asyncio.create_task(program.begin(PREPARED + "call('test', {'what': 'slow', 'hold': True})"))
-            await eventually(lambda: program.seen["slow"])
-            await program.interrupt()
-            assert (await cell)[0]["ename"] == "KeyboardInterrupt"
-            await eventually(lambda: program.cancelled == ["slow"])
+            for what, how in (("slow", "call"), ("slowly", "await call_async")):
+                code = PREPARED + f"{how}('test', {{'what': {what!r}, 'hold': True}})"
+                cell = asyncio.create_task(program.begin(code))
+                await eventually(lambda what=what: program.seen[what])
+                await program.interrupt()
+                assert (await cell)[0]["ename"] in ("KeyboardInterrupt", "CancelledError")
+                await eventually(lambda what=what: program.cancelled[-1:] == [what])
             code = (
                 "task = asyncio.create_task(call_async('test', {'what': 'task', 'hold': True}))\n"
                 "while not call('test', {'what': 'look'})[0]['seen'].get('task'): await asyncio.sleep(0.05)\n"
                 "print(task.cancel(), await asyncio.wait([task]) and task.cancelled())"
             )
             assert await program.run(code) == "True True\n"
-            await eventually(lambda: program.cancelled == ["slow", "task"])
+            await eventually(lambda: program.cancelled == ["slow", "slowly", "task"])
             assert "'again'" in await program.run("print(call('test', {'what': 'again'}))")
 
     async def test_what_is_no_call_ends_its_connection_alone(self, local_host: Host) -> None:
