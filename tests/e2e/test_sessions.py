@@ -18,7 +18,7 @@ from faces import Embedded, Host, Real
 from kernels import eventually
 from procs import wait_until
 
-from albedo_provisioner import AsyncSessions, Session, Sessions
+from albedo_provisioner import AsyncSessions, Result, Session, Sessions
 from albedo_provisioner.errors import (
     AlbedoError,
     ConfigError,
@@ -217,8 +217,13 @@ class TestState:
         remote_host.down()
         wait_until(lambda: session.status()["link"] == "reattaching", what="the link is away")
         assert "refused" in wait_until(lambda: session.status()["away"]) or session.status()["away"]
-        threading.Timer(1.0, remote_host.up).start()
-        result = session.execute("ran.append(1)\nran")
+        results: list[Result] = []
+        thread = threading.Thread(target=lambda: results.append(session.execute("ran.append(1)\nran")))
+        thread.start()
+        wait_until(lambda: session.status()["execution_state"] == "busy")
+        remote_host.up()  # from here: a real server ends with the thread that started it
+        thread.join()
+        result = results[0]
         assert (result.value, result.kernel.reused, result.kernel.state_lost) == ("[1]", True, False)
 
     def test_a_kernel_that_died_while_the_host_was_away_is_a_loss_and_the_call_runs_once(
