@@ -10,7 +10,6 @@ import asyncio
 import logging
 
 from ..errors import AlbedoError, KernelGoneError
-from ..kernels.endings import in_background
 from ..kernels.find import is_notebook
 from ..kernels.joining import known_kernel, request_of
 from ..kernels.records import ENDING, KernelRecords
@@ -41,6 +40,11 @@ class JoinedKernel(SessionKernel):
     def _joined(self) -> Joined:
         assert self._record.joined is not None
         return self._record.joined
+
+    @property
+    def jobs_run(self) -> bool:
+        """Whether it must not be ended for its jobs' sake: it is not ended from here anyway."""
+        return False
 
     async def take_up(self, wait_for_sign_in: bool) -> None:
         """See that we are linked to it; what earlier calls had put into it may be gone, which is noted.
@@ -120,11 +124,8 @@ class JoinedKernel(SessionKernel):
 
     def lose(self, why: str) -> None:
         """What earlier calls had put into the kernel is gone, for this reason: to be told with the next result."""
-        self._record.lost = why if why.endswith(".") else f"{why}."
         self._joined.process = _TOLD
-        kernel = self._let_go()
-        if kernel is not None:
-            in_background(kernel.leave())
+        super().lose(why)  # as its guests we end nothing
 
     async def start(self, wait_for_sign_in: bool) -> None:
         """There is nothing to start.
