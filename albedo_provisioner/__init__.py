@@ -9,7 +9,8 @@ from .location import Location
 
 if TYPE_CHECKING:
     from .hosts.hosts import AsyncHosts, Hosts
-    from .sessions.faces import AsyncSession, AsyncSessions, Session, Sessions
+    from .sessions.blocking import Session, Sessions
+    from .sessions.faces import AsyncSession, AsyncSessions
     from .sessions.outputs import Limits
     from .sessions.records import CellRecord
     from .sessions.results import KernelReport, Result
@@ -31,7 +32,8 @@ __all__ = [
 
 _MODULES = {
     "hosts.hosts": ("AsyncHosts", "Hosts"),
-    "sessions.faces": ("AsyncSession", "AsyncSessions", "Session", "Sessions"),
+    "sessions.blocking": ("Session", "Sessions"),
+    "sessions.faces": ("AsyncSession", "AsyncSessions"),
     "sessions.outputs": ("Limits",),
     "sessions.records": ("CellRecord",),
     "sessions.results": ("KernelReport", "Result"),

@@ -1,14 +1,13 @@
-"""The faces that callers hold: `Sessions` for programs without an event loop, `AsyncSessions` for those with one.
+"""The faces that callers with an event loop hold; those of callers without one, made from these, are in `blocking.py`.
 
-Both are thin: each method has one line's work done on the I/O thread.
+They are thin: each method has one line's work done on the I/O thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import queue
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -16,7 +15,7 @@ from ..errors import ConfigError
 from ..hosts import io_thread
 from ..location import Location
 from ..workspace.context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext
-from ..workspace.faces import AsyncLinks, AsyncMemory, Links, Memory
+from ..workspace.faces import AsyncLinks, AsyncMemory
 from .outputs import Limits
 from .records import CellRecord
 from .registry import Registry
@@ -354,197 +353,12 @@ class AsyncSessions:
         await self.close()
 
 
-class Session:
-    """An owner's use of one kernel; made by `Sessions.open` or `resume`. From any thread; calls block."""
-
-    def __init__(self, session: AsyncSession) -> None:
-        self._session = session
-
-    @property
-    def id(self) -> str:
-        """By which `Sessions.resume` finds it again."""
-        return self._session.id
-
-    @property
-    def owner(self) -> str:
-        """Whose it is."""
-        return self._session.owner
-
-    @property
-    def location(self) -> Location:
-        """Where it runs; its path is absolute once a kernel was there."""
-        return self._session.location
-
-    @property
-    def memory(self) -> Memory:
-        """The workspace's memory: files on this machine."""
-        return Memory(self._session.memory)
-
-    @property
-    def links(self) -> Links:
-        """The workspaces that are linked with this one."""
-        return Links(self._session.links)
-
-    def context(
-        self, *, wait: float = 0.0, memory_chars: int = MEMORY_CHARS, instruction_chars: int = INSTRUCTION_CHARS
-    ) -> WorkspaceContext:
-        """Return what an agent should know at the start; see `AsyncSession.context`."""
-        return _block(self._session.context(wait=wait, memory_chars=memory_chars, instruction_chars=instruction_chars))
-
-    def execute(
-        self,
-        code: str,
-        *,
-        timeout: float | None = None,
-        reset: bool = False,
-        cell_id: str | None = None,
-        on_output: Callable[[Output], None] | None = None,
-        limits: Limits | None = None,
-        wait_for_sign_in: bool = True,
-        tools: Iterable[str] | None = None,
-        max_tool_calls: int = MAX_TOOL_CALLS,
-    ) -> Result:
-        """Run code and return what came of it; see `AsyncSession.execute`. Ctrl-C interrupts the code."""
-        return _block(
-            self._session.execute(
-                code,
-                timeout=timeout,
-                reset=reset,
-                cell_id=cell_id,
-                on_output=on_output,
-                limits=limits,
-                wait_for_sign_in=wait_for_sign_in,
-                tools=tools,
-                max_tool_calls=max_tool_calls,
-            )
-        )
-
-    def stream(self, code: str, **options: Any) -> Iterator[Output | Result]:
-        """Run code and yield its outputs as they come, and at last the `Result`; options as for `execute`."""
-        outputs: queue.SimpleQueue[Output | Result | BaseException] = queue.SimpleQueue()
-        running = io_thread.submit(self._session.execute(code, **{**options, "on_output": outputs.put}))
-        running.add_done_callback(lambda done: outputs.put(done.exception() or done.result()))
-        try:
-            while True:
-                output = outputs.get()
-                if isinstance(output, BaseException):
-                    raise output
-                yield output
-                if isinstance(output, Result):
-                    return
-        finally:
-            running.cancel()
-
-    def status(self) -> dict[str, Any]:
-        """Return what is known of it at this moment; see `AsyncSession.status`."""
-        return _block(self._session.status())
-
-    def interrupt(self) -> bool:
-        """Interrupt the code that runs now, from another thread; see `AsyncSession.interrupt`."""
-        return _block(self._session.interrupt())
-
-    def reset(self) -> None:
-        """End the kernel; the next call runs on a fresh one."""
-        _block(self._session.reset())
-
-    def move(self, location: str | Location) -> None:
-        """Have a kernel in another place instead; see `AsyncSession.move`."""
-        _block(self._session.move(location))
-
-    def cells(self) -> list[CellRecord]:
-        """Return the calls on record; see `AsyncSession.cells`."""
-        return _block(self._session.cells())
-
-    def cell(self, cell_id: str) -> Result:
-        """Return what came of a call; see `AsyncSession.cell`."""
-        return _block(self._session.cell(cell_id))
-
-    def close(self) -> None:
-        """End the kernel and forget the session; see `AsyncSession.close`."""
-        _block(self._session.close())
-
-
-class Sessions:
-    """Kernels for programs that run code on hosts on behalf of somebody: each session is an owner's use of one kernel.
-
-    Leaving the `with` block ends all sessions; `leave()` lets them go on without this process. From any thread.
-
-    Args:
-        max_kernels: see `AsyncSessions`.
-        idle_timeout: see `AsyncSessions`.
-        home: see `AsyncSessions`.
-    """
-
-    def __init__(
-        self,
-        max_kernels: int = MAX_KERNELS,
-        idle_timeout: float = IDLE_TIMEOUT,
-        home: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self._sessions = AsyncSessions(max_kernels, idle_timeout, home)
-
-    def open(
-        self,
-        location: str | Location,
-        owner: str = "",
-        *,
-        python: str | None = None,
-        env: Mapping[str, str] | None = None,
-        tools: Mapping[str, Tool] | None = None,
-    ) -> Session:
-        """Return the owner's session at a location; see `AsyncSessions.open`."""
-        return Session(_block(self._sessions.open(location, owner, python=python, env=env, tools=tools)))
-
-    def join(
-        self,
-        kernel_id: str | None = None,
-        *,
-        notebook: str | os.PathLike[str] | None = None,
-        owner: str = "",
-        tools: Mapping[str, Tool] | None = None,
-    ) -> Session:
-        """Return a session with a kernel that runs already, such as a notebook's; see `AsyncSessions.join`."""
-        return Session(_block(self._sessions.join(kernel_id, notebook=notebook, owner=owner, tools=tools)))
-
-    def resume(self, session_id: str, *, tools: Mapping[str, Tool] | None = None) -> Session:
-        """Return a session that another process had open; see `AsyncSessions.resume`."""
-        return Session(_block(self._sessions.resume(session_id, tools=tools)))
-
-    def list(self) -> list[dict[str, Any]]:
-        """Return what is known of all sessions on record."""
-        return _block(self._sessions.list())
-
-    def close_owner(self, owner: str) -> int:
-        """End the sessions of an owner and of its children; see `AsyncSessions.close_owner`."""
-        return _block(self._sessions.close_owner(owner))
-
-    def close(self) -> None:
-        """End all sessions that are open here; see `AsyncSessions.close`."""
-        _block(self._sessions.close())
-
-    def leave(self) -> None:
-        """Let go of all sessions as they are; see `AsyncSessions.leave`."""
-        _block(self._sessions.leave())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
 def _location(location: str | Location) -> Location:
     return (Location.parse(location) if isinstance(location, str) else location).expanded()
 
 
 def _file(path: str | os.PathLike[str] | None) -> str | None:
     return None if path is None else os.path.abspath(os.path.expanduser(path))
-
-
-def _block(work: Coroutine[Any, Any, T]) -> T:
-    return io_thread.run_blocking(work)
 
 
 async def _now(function: Callable[[], T]) -> T:
