@@ -85,7 +85,8 @@ def albedo(*arguments: str | os.PathLike[str], status: int = 0) -> str:
 
 def listed(*hosts: str) -> list[dict[str, Any]]:
     """Return the kernels that `jupyter albedo kernels --json` tells of."""
-    kernels: list[dict[str, Any]] = json.loads(albedo("kernels", "--json", *hosts))["kernels"]
+    printed = albedo("kernels", "--json", *hosts)  # with what is said on stderr when hosts take their time
+    kernels: list[dict[str, Any]] = json.loads(printed[printed.index("{") :])["kernels"]
     return kernels
 
 
