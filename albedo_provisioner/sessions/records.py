@@ -215,24 +215,22 @@ class SessionRecords:
 
     # -- cells -----------------------------------------------------------------------------------------------
 
-    def begin(self, cell_id: str, session: SessionRecord, kernel_id: str | None, code: str) -> None:
+    def begin(self, cell_id: str, session_id: str, kernel_id: str | None, code: str) -> None:
         """Note that a cell of a session is about to be run, or that it goes to another kernel than was noted first.
 
         The oldest of too many are forgotten, now and then.
         """
-        with self._at_once():
-            self.put(session)
+        self._database.execute(
+            "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked) VALUES (?, ?, ?, ?, ?, ?) "
+            "ON CONFLICT (cell_id) DO UPDATE SET kernel_id = excluded.kernel_id",
+            (cell_id, session_id, kernel_id, code, RUNNING, time.time()),
+        )
+        if random.randrange(_FORGET_EVERY) == 0:  # not every so many rows: sessions may take turns
             self._database.execute(
-                "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked) VALUES (?, ?, ?, ?, ?, ?) "
-                "ON CONFLICT (cell_id) DO UPDATE SET kernel_id = excluded.kernel_id",
-                (cell_id, session.session_id, kernel_id, code, RUNNING, time.time()),
+                "DELETE FROM cells WHERE session_id = ?1 AND number <= "
+                "(SELECT number FROM cells WHERE session_id = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
+                (session_id, MOST_CELLS),
             )
-            if random.randrange(_FORGET_EVERY) == 0:  # not every so many rows: sessions may take turns
-                self._database.execute(
-                    "DELETE FROM cells WHERE session_id = ?1 AND number <= "
-                    "(SELECT number FROM cells WHERE session_id = ?1 ORDER BY number DESC LIMIT 1 OFFSET ?2)",
-                    (session.session_id, MOST_CELLS),
-                )
 
     @contextlib.contextmanager
     def _at_once(self) -> Iterator[None]:

@@ -299,7 +299,7 @@ class SessionCore:
         """
         log.warning("%s runs code without a kernel: %s", self.record.session_id, error)
         records = self._registry.records
-        records.begin(cell_id, self.record, None, call.code)
+        records.begin(cell_id, self.record.session_id, None, call.code)
         outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
         began = time.monotonic()
         try:
@@ -330,7 +330,7 @@ class SessionCore:
         assert kernel is not None
         assert console is not None
         outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
-        records.begin(cell_id, self.record, kernel.kernel_id, call.code)
+        records.begin(cell_id, self.record.session_id, kernel.kernel_id, call.code)
         before = kernel.connections - (kernel.away is None)  # connections that cannot have carried it
         began = self._since = time.monotonic()
         grant = self.tools.grant(cell_id, call.tools, call.max_tool_calls, call.loop)
