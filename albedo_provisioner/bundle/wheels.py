@@ -52,7 +52,10 @@ def set_path() -> str | None:
 
 def cannot_load() -> bool:
     """Whether nothing compiled could be loaded from where packages are put: the file system is mounted noexec."""
-    return bool(os.statvfs(os.path.dirname(DIRECTORY)).f_flag & getattr(os, "ST_NOEXEC", 0))
+    place = os.path.dirname(DIRECTORY)
+    while not os.path.isdir(place):  # where nothing has been put yet, it is the place where it would be made
+        place = os.path.dirname(place)
+    return bool(os.statvfs(place).f_flag & getattr(os, "ST_NOEXEC", 0))
 
 
 def put_on_path() -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable
@@ -69,6 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _ask(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
+    import asyncio
+
     from .. import browse
 
     timeout = arguments.timeout or browse.TIMEOUT
