@@ -62,6 +62,8 @@ class SignsOfLife:
             connection: the connection.
             interval: seconds without a word of the host after which it asks.
         """
+        # What it took to connect and sign in says nothing of what the connection carries from now on.
+        self.carried_at, self._received_before = None, self._received
         self._connections.append((connection, interval))
         connection.set_keepalive(interval if self._asking else 0)
 
