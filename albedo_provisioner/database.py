@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from .errors import ConfigError
 
+# Seconds to wait for another process, and between attempts where SQLite itself does not wait.
 _BUSY_TIMEOUT = 10.0
+_BUSY_PAUSE = 0.005
 
 
 @contextlib.contextmanager
@@ -55,7 +59,7 @@ def connect(path: Path, schema: str, content: str) -> sqlite3.Connection:
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         database = sqlite3.connect(path, timeout=_BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
         try:
-            database.execute("PRAGMA journal_mode = WAL")
+            _turn_to_wal(database)
             database.execute("PRAGMA synchronous = NORMAL")
             database.executescript(schema)
         except sqlite3.Error:
@@ -64,6 +68,23 @@ def connect(path: Path, schema: str, content: str) -> sqlite3.Connection:
     except (sqlite3.Error, OSError) as error:
         raise _unusable(path, content, error) from error
     return database
+
+
+def _turn_to_wal(database: sqlite3.Connection) -> None:
+    """Set WAL mode, also while other processes do so with the same new file.
+
+    SQLite refuses at once one of two that both read the file and then both want to write it, whatever the busy timeout:
+    waiting would be a deadlock (https://sqlite.org/rescode.html#busy).
+    """
+    deadline = time.monotonic() + _BUSY_TIMEOUT
+    while True:
+        try:
+            database.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+        time.sleep(_BUSY_PAUSE * random.uniform(0.5, 1.5))
 
 
 def _unusable(path: Path, content: str, error: Exception) -> ConfigError:

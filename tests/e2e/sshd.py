@@ -323,11 +323,16 @@ class SshServer:
 
     def freeze(self) -> int:
         """Stop the server processes of all connections, so that these are half-open; return how many there are."""
-        sessions = self._session_servers()
-        for process in sessions:
-            send(process, signal.SIGSTOP)
-        listener = self.pid
-        return sum(each.ppid == listener for each in sessions)
+
+        def all_stopped() -> bool:
+            # One that signs somebody in at this moment forks the process that then speaks for the connection.
+            running = [each for each in self._session_servers() if each.state not in "TZ"]
+            for process in running:
+                send(process, signal.SIGSTOP)
+            return not running
+
+        wait_until(all_stopped, what="the sessions' sshd processes are stopped")
+        return len(self.connections())
 
     def thaw(self) -> None:
         """Let them go on."""
