@@ -6,8 +6,9 @@
     browse.repo("gpu:~/proj").branch    # which repository it is, and in which state
     browse.preview("~/proj").languages  # what it is made of
 
-Each of them goes to the host once, over the connection that the process has to it already if it has one, and is the
-same for a local folder: it is the same code that looks, on the host or here, and only gathers facts. With an event
+Each of them goes to the host once, over the connection that the process has to it already if it has one. What answers
+there waits for the next look for half a minute, which then takes a single round trip. It is all the same for a local
+folder: it is the same code that looks, on the host or here, and only gathers facts. With an event
 loop, use `list_async`, `repo_async` and `preview_async`; to look at several places side by side, `asyncio.gather` them,
 or `list_all`, `repo_all` and `preview_all`, which return for each place what came of it, errors included.
 

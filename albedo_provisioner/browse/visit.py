@@ -1,4 +1,4 @@
-"""One look at a folder of a host: there and back once, with a limit on time and size."""
+"""One look at a folder of a host, with a limit on time and size: there and back once, if there was one just before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import AlbedoError, LocationError, UnreachableError, UnsupportedHostError
 from ..hosts import io_thread
 from ..hosts.activity import Activity
-from ..hosts.check import ask
+from ..hosts.asking import ask, ask_again
 from ..hosts.pool import HostPool
 from ..location import Location, place
 from .names import encode
@@ -55,20 +55,27 @@ async def look(
     request = {"do": "browse", "want": want, "cwd": location.path, "below": inside, "seconds": timeout / 3, **options}
     if location.host is None and python is None:
         python = sys.executable  # this one is good enough, whatever the login shell has
-    return await io_thread.run(ask_at_length(location.host, request, python, timeout))
+    return await io_thread.run(ask_at_length(location.host, request, python, timeout, again=True))
 
 
 async def ask_at_length(
-    host: str | None, request: dict[str, Any], python: str | None, timeout: float
+    host: str | None, request: dict[str, Any], python: str | None, timeout: float, again: bool = False
 ) -> dict[str, Any]:
     """Have a host answer a request, however long the answer is (`send` in `bundle/browsing.py`); on the I/O thread.
+
+    Args:
+        host: where; None for this machine.
+        request: what is asked.
+        python: the interpreter there.
+        timeout: seconds that it may take.
+        again: the next question is likely to follow soon, see `ask_again`.
 
     Raises:
         HostError: it cannot, or not in time.
     """
     name = HostPool.get().transport_for(host).host
     pieces = _Pieces()
-    asking = asyncio.get_running_loop().create_task(ask(host, request, python, pieces))
+    asking = asyncio.get_running_loop().create_task((ask_again if again else ask)(host, request, python, pieces))
     try:
         done, _ = await asyncio.wait([asking], timeout=timeout)
         if not done:

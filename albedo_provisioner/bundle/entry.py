@@ -40,7 +40,12 @@ def main(request: dict[str, Any]) -> None:
         "browse": browse,
         "run": run_once,
     }
-    actions[request["do"]](request)
+    if "stay" in request:
+        from . import staying
+
+        staying.serve(request, actions)
+    else:
+        actions[request["do"]](request)
 
 
 def run_once(request: dict[str, Any]) -> None:

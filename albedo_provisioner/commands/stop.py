@@ -121,7 +121,7 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
     from dataclasses import replace
 
     from ..errors import KernelGoneError, UnreachableError
-    from ..hosts.check import ask
+    from ..hosts.asking import ask
     from ..kernels.journal import visiting
     from ..kernels.records import ENDING, KernelRecords, this_process
 

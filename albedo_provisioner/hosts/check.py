@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
-from ..bundle.wire import Frame, FrameReader, ProtocolError
-from ..errors import HostError, KernelStartError
 from ..location import Location
 from . import io_thread
-from .activity import Activity
-from .pool import HostPool
-from .progress import Progress
-from .refusals import refused
-from .transport import Exit
-from .visit import Visit
-
-ANSWER_TIMEOUT = 30.0
-"""Seconds for an answer once a command runs on the host, a slow login profile included."""
+from .asking import ask
 
 
 @dataclass(frozen=True)
@@ -82,80 +71,3 @@ def check_location(
 async def _check(location: Location, python: str | None, needs: Sequence[str]) -> CheckedLocation:
     report = await ask(location.host, {"do": "check", "cwd": location.path, "needs": list(needs)}, python)
     return CheckedLocation.from_report(location.host, report["checked"])
-
-
-class Parcel(Protocol):
-    """Something that goes with a request, once the host asks for it, or that comes in pieces before the answer.
-
-    Attributes:
-        step: what is going on meanwhile, for `Activity`.
-    """
-
-    step: str
-
-    def heard(self, visit: Visit, report: dict[str, Any]) -> bool:
-        """Take what the host says on the way to its answer; False for what is the answer."""
-
-    def writable(self, yes: bool) -> None:
-        """Pause sending, or go on."""
-
-
-async def ask(
-    host: str | None, request: dict[str, Any], python: str | None = None, parcel: Parcel | None = None
-) -> dict[str, Any]:
-    """Have a host answer a request that needs no keeper; on the I/O thread.
-
-    Raises:
-        AlbedoError: as `check_location`.
-    """
-    answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-    reader = FrameReader()
-
-    def received(data: bytes) -> None:
-        try:
-            frames = [frame.json() for frame in reader.feed(data) if isinstance(frame, Frame)]
-        except ProtocolError as error:
-            visit.close()
-            if not answer.done():
-                answer.set_exception(
-                    KernelStartError(visit.host, f"{visit.host} answered what we do not understand: {error}.")
-                )
-            return
-        for report in frames:
-            if report.get("need") == "bundle":
-                activity.enter(visit.host, visit, "staging", Progress(0, visit.send_bundle(), packages=False))
-            elif parcel is not None and parcel.heard(visit, report):
-                visit.goes_on()
-            elif not answer.done():
-                answer.set_result(report)
-
-    def closed(_: Exit, error: HostError) -> None:
-        if not answer.done():
-            answer.set_exception(error)
-
-    visit = Visit(
-        HostPool.get().transport_for(host),
-        request,
-        python,
-        received=received,
-        closed=closed,
-        writable=parcel.writable if parcel is not None else lambda _: None,
-    )
-    activity = Activity.get()
-    activity.enter(visit.host, visit, "connecting")
-    try:
-        await visit.open()
-        activity.enter(visit.host, visit, "asking" if parcel is None else parcel.step)
-        report = await visit.wait_for(answer, ANSWER_TIMEOUT)
-        if report.get("error") == "elsewhere":
-            visit.retire()  # the next connection may lead to the right machine
-    except TimeoutError:
-        if parcel is not None:
-            visit.suspect()  # the host was answering until then
-        raise visit.took_too_long(ANSWER_TIMEOUT) from None
-    finally:
-        visit.close()
-        activity.leave(visit.host, visit)
-    if "error" in report:
-        raise refused(visit.host, report, python)
-    return report

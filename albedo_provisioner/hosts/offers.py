@@ -11,7 +11,8 @@ from typing import Any
 
 from ..location import Location
 from . import io_thread
-from .check import CheckedLocation, ask
+from .asking import ask
+from .check import CheckedLocation
 
 _PNG = b"\x89PNG\r\n\x1a\n"
 _ACTIVE_SVG = re.compile(rb"<script|<foreignobject|<!entity|javascript:|\son\w+\s*=", re.IGNORECASE)

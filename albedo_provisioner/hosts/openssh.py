@@ -236,6 +236,11 @@ class ProgramChannel(ProcessChannel):
         # Until the host runs the command, standard error is the proxy's: ssh's own words are in the log.
         self._loop.add_reader(self._stderr, self._read_early)
 
+    @property
+    def scarce(self) -> bool:
+        """A master has room for so many sessions (MaxSessions), and no second one is made; see `Channel.scarce`."""
+        return self.master is not None
+
     def abandon(self) -> None:
         """Nobody wants it: end the process, and tell nobody."""
         self._ended = True

@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import AlbedoError, ConfigError, HostError
 from .activity import Activity
-from .check import ask
+from .asking import ask
 from .io_thread import IOThread
 from .openssh_config import sign_in_path
 from .pool import HostPool

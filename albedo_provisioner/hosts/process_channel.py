@@ -84,6 +84,11 @@ class ProcessChannel:
         """Not known here: how a program gets its bytes is its own affair."""
         return None
 
+    @property
+    def scarce(self) -> bool:
+        """A command's process is a connection of its own; see `Channel.scarce`."""
+        return False
+
     # -- writing
 
     def write(self, *buffers: Buffer) -> None:

@@ -14,7 +14,7 @@ from ..errors import KernelStartError, PackagesMissingError, UnreachableError
 from ..location import Location
 from . import io_thread
 from .activity import Activity
-from .check import ask
+from .asking import ask
 from .host_python import HostPython
 from .io_thread import in_thread
 from .joint import Joint

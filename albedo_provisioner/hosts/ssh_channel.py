@@ -246,6 +246,11 @@ class SSHChannel(asyncssh.SSHClientSession[bytes]):
         return self._connection.life.carried_at
 
     @property
+    def scarce(self) -> bool:
+        """Nobody is asked for another connection; see `Channel.scarce`."""
+        return False
+
+    @property
     def is_live(self) -> bool:
         """True when the host has opened it and not yet closed it."""
         return self._channel is not None and not self._left

@@ -63,6 +63,12 @@ class Channel(Protocol):
         cannot be told, or when it has not yet.
         """
 
+    @property
+    def scarce(self) -> bool:
+        """Whether its connection is one for which a person has signed in, so that the room on it is not to be taken for
+        what can be done without.
+        """
+
     def write(self, *buffers: Buffer) -> None:
         """Send bytes to the command's standard input. Never blocks; after the end it does nothing.
 

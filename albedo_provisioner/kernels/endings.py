@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from ..errors import AlbedoError, LinkAwayError
-from ..hosts.check import ask
+from ..hosts.asking import ask
 from .records import ENDING, KernelRecords
 from .request import KernelRequest
 

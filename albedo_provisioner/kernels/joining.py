@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..errors import AlbedoError, ConfigError
-from ..hosts.check import ask
+from ..hosts.asking import ask
 from ..location import Location
 from .find import by_id_on_io_thread, by_notebook_on_io_thread
 from .records import ENDING, KernelRecords

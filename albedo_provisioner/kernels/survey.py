@@ -15,7 +15,7 @@ from typing import Any
 from .. import kernelspecs
 from ..errors import AlbedoError, HostError, KernelStartError, LocationError, UnreachableError, UnsupportedHostError
 from ..hosts import io_thread
-from ..hosts.check import ask
+from ..hosts.asking import ask
 from ..location import Location
 from .endings import prove_endings
 from .journal import kernel_facts

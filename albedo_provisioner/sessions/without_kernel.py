@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..hosts.check import ask
+from ..hosts.asking import ask
 from ..hosts.visit import Visit
 from .outputs import Outputs
 from .records import SessionRecord

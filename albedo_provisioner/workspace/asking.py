@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from ..bundle import gather as on_host
 from ..errors import AlbedoError, FolderError, HostError, SignInError, UnreachableError, UnsupportedHostError
 from ..hosts.activity import Activity
-from ..hosts.check import ask
+from ..hosts.asking import ask
 from ..hosts.io_thread import IOThread, in_thread
 from ..hosts.pool import HostPool
 from ..hosts.probe import NEEDS_AUTH, READY, UNREACHABLE, UNSUPPORTED, HostState, Probes

@@ -33,7 +33,7 @@ from sshd import SYSTEM_TEMP, Account, Accounts, NoSshdError, SshServer, reserve
 
 from albedo_provisioner.demo.profiles import write_profiles
 from albedo_provisioner.demo.server import EmbeddedHost
-from albedo_provisioner.hosts import io_thread
+from albedo_provisioner.hosts import asking, io_thread
 from albedo_provisioner.hosts.host_python import HostPython
 from albedo_provisioner.hosts.wheels import wheel_set
 
@@ -83,7 +83,8 @@ class Workspace:
             file.write(text)
 
     def check(self, host: Host) -> None:
-        """Note what is left on a host, and remove it."""
+        """Note what is left on a host, and remove it; what is kept for the next look at a folder ends first."""
+        io_thread.run_blocking(asking.end_kept())
         left = leaks.settled(host.leftovers)
         if left:
             self.findings += left
@@ -132,6 +133,7 @@ def leaves_nothing(workspace: Workspace) -> Iterator[None]:
     """Fail a test that leaves a process, a run directory or a temporary file, here or on its hosts (K6, K8)."""
     before = leaks.mine()
     yield
+    io_thread.run_blocking(asking.end_kept())
     left = list(workspace.findings)
     left += leaks.settled(lambda: [str(process) for process in leaks.leaked_processes(before)])
     leaks.kill(leaks.leaked_processes(before))

@@ -31,7 +31,7 @@ import albedo_provisioner
 from albedo_provisioner import cli
 from albedo_provisioner.bundle.wheels import LOCK
 from albedo_provisioner.errors import PackagesMissingError, StagingError
-from albedo_provisioner.hosts import check, io_thread
+from albedo_provisioner.hosts import asking, io_thread
 from albedo_provisioner.hosts.host_python import HostPython
 from albedo_provisioner.hosts.wheels import wheel_set
 from albedo_provisioner.kernelspecs import find_ours
@@ -279,7 +279,7 @@ class TestSending:
         self, bare_host: Bare, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """L6: not on the connection that fell silent."""
-        monkeypatch.setattr(check, "ANSWER_TIMEOUT", 8.0)
+        monkeypatch.setattr(asking, "ANSWER_TIMEOUT", 8.0)
         caplog.set_level(logging.INFO)
         manager, task = await begun(bare_host)
         await eventually(lambda: staged(manager)[0] > 0)
