@@ -7,6 +7,7 @@ running loops, from blocking callers and from several loops in turn.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import posixpath
 import sys
@@ -44,6 +45,9 @@ ANSWER_PATIENCE = 6.0
 
 FINISH_TIMEOUT = 10.0
 """Seconds that an ended kernel's host is given to prove that nothing is left."""
+
+_END_INTERVAL = 0.5
+"""Seconds for which a question whether the kernel lives waits for an end that was asked for."""
 
 _MACHINE_BOUND = frozenset(
     (
@@ -137,6 +141,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._kernel: RemoteKernel | None = None
         self._request: KernelRequest | None = None
         self._waited = False
+        self._end_wanted = False
         self._lost: str | None = None  # what became of the notebook's earlier kernel, for its next cell
         self._step = "ended"  # while there is no kernel yet, or no more
         self._progress: Progress | None = None
@@ -224,6 +229,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 kernel.say_at_next_cell(self._lost)
         self._lost = None
         self._waited = False
+        self._end_wanted = False
         return await self._connect()
 
     def _told(self, step: str) -> None:
@@ -316,7 +322,14 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     async def poll(self) -> int | None:
         """Return None while the kernel is not known to be dead, else its exit code. A host out of reach is no death."""
-        return 0 if self._kernel is None else self._kernel.poll()
+        kernel = self._kernel
+        if kernel is None:
+            return 0
+        if self._end_wanted and kernel.poll() is None:
+            # A manager that waits for the end asks at intervals. Who is told as soon as it is there waits for less.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(io_thread.run(kernel.wait()), _END_INTERVAL)
+        return kernel.poll()
 
     async def wait(self) -> int | None:
         """Wait for the kernel's process to end."""
@@ -410,6 +423,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 await self._stop(2.0)
                 return
         kernel.expect_end()
+        self._end_wanted = True
 
     async def _answers(self, seconds: float) -> bool:
         return self._kernel is not None and await io_thread.run(self._kernel.answers_within(seconds))
