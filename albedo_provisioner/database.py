@@ -40,7 +40,7 @@ def opened(path: Path, schema: str, content: str) -> Iterator[sqlite3.Connection
             if database.in_transaction:
                 database.execute("COMMIT")
         except sqlite3.Error as error:
-            raise _unusable(path, content, error) from error
+            raise unusable(path, content, error) from error
 
 
 def connect(path: Path, schema: str, content: str) -> sqlite3.Connection:
@@ -66,7 +66,7 @@ def connect(path: Path, schema: str, content: str) -> sqlite3.Connection:
             database.close()
             raise
     except (sqlite3.Error, OSError) as error:
-        raise _unusable(path, content, error) from error
+        raise unusable(path, content, error) from error
     return database
 
 
@@ -87,7 +87,8 @@ def _turn_to_wal(database: sqlite3.Connection) -> None:
         time.sleep(_BUSY_PAUSE * random.uniform(0.5, 1.5))
 
 
-def _unusable(path: Path, content: str, error: Exception) -> ConfigError:
+def unusable(path: Path, content: str, error: Exception) -> ConfigError:
+    """Return the error for a file that cannot be used, as `opened` and `connect` raise it."""
     return ConfigError(
         f"The {content} in {path} cannot be used: {error}. Set ALBEDO_HOME to a directory that can be written."
     )

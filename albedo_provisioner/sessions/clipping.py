@@ -17,7 +17,7 @@ class ClippedText:
         path: the file (0600) for the whole text, which is made only when it is needed; None keeps none.
     """
 
-    def __init__(self, limit: int, path: Path | None) -> None:
+    def __init__(self, limit: int, path: str | os.PathLike[str] | None) -> None:
         self._head_limit = limit // 2
         self._tail_limit = limit - self._head_limit
         self._path = path
@@ -74,7 +74,7 @@ class ClippedText:
             return self.text
         if self._path is None or self.problem is not None:
             raise OSError(f"the whole text could not be kept: {self.problem}")
-        return self._path.read_text(encoding="utf-8", errors="surrogatepass")
+        return Path(self._path).read_text(encoding="utf-8", errors="surrogatepass")
 
     def close(self) -> None:
         """Close the file: no more pieces will come."""
@@ -96,7 +96,7 @@ class ClippedText:
         if self._path is None:
             return
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            Path(self._path).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._file = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         except OSError as error:
             self.problem = error.strerror

@@ -52,8 +52,8 @@ class Outputs:
 
     def __init__(self, limits: Limits, folder: Path, name: str, told: Callable[[Output], None] | None = None) -> None:
         self.texts = {
-            "stdout": ClippedText(limits.stdout, folder / f"{name}.stdout"),
-            "stderr": ClippedText(limits.stderr, folder / f"{name}.stderr"),
+            "stdout": ClippedText(limits.stdout, f"{folder}/{name}.stdout"),
+            "stderr": ClippedText(limits.stderr, f"{folder}/{name}.stderr"),
         }
         self.value: str | None = None
         self.error: Output | None = None

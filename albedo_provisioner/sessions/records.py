@@ -6,13 +6,14 @@ import contextlib
 import json
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..database import connect
+from ..database import connect, unusable
 from ..home import albedo_home
 from ..kernels.records import process_ended, this_process
 from ..location import Location
@@ -60,6 +61,8 @@ OUTPUTS_KEPT = 7 * 24 * 3600.0
 MOST_CELLS = 200
 """Cells of a session that are kept on record."""
 
+_CONTENT = "record of sessions"
+
 _FORGET_EVERY = 16
 """Looking for those that are too many is the dearest part of noting one."""
 
@@ -94,7 +97,7 @@ class SessionRecord:
         kernel_id: its kernel, None while it has none.
         lost: why what earlier calls had put into a kernel is gone, until that has been told.
         created: when it was opened, in seconds since the epoch.
-        used: when it was used last, in seconds since the epoch.
+        used: when it was used last, in seconds since the epoch; of another process's, when its newest call began.
         process: the process that has it open: pid, start time, boot id.
         joined: the kernel that it has joined; None for a session with a kernel of its own.
     """
@@ -112,6 +115,15 @@ class SessionRecord:
     used: float = field(default_factory=time.time)
     process: tuple[int, int, str] = field(default_factory=this_process)
     joined: Joined | None = None
+
+    @property
+    def lasting(self) -> tuple[Any, ...]:
+        """What has to be on record when it changes: all but when it was used, which the newest cell tells as well."""
+        return tuple(
+            (value.kernel_id, value.process) if isinstance(value, Joined) else value
+            for name, value in vars(self).items()
+            if name != "used"
+        )
 
     @property
     def alive_elsewhere(self) -> bool:
@@ -154,7 +166,8 @@ class SessionRecords:
 
     def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
         place = albedo_home(home)
-        self._database = connect(place / "sessions.sqlite", _SCHEMA, "record of sessions")
+        self._path = place / "sessions.sqlite"
+        self._database = connect(self._path, _SCHEMA, _CONTENT)
         self.outputs: Path = place / "outputs"
         """The directory for texts that are too long for results; it may have to be made."""
 
@@ -219,7 +232,16 @@ class SessionRecords:
         """Note that a cell of a session is about to be run, or that it goes to another kernel than was noted first.
 
         The oldest of too many are forgotten, now and then.
+
+        Raises:
+            ConfigError: it cannot be noted.
         """
+        try:
+            self._begin(cell_id, session_id, kernel_id, code)
+        except sqlite3.Error as error:
+            raise unusable(self._path, _CONTENT, error) from error
+
+    def _begin(self, cell_id: str, session_id: str, kernel_id: str | None, code: str) -> None:
         self._database.execute(
             "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (cell_id) DO UPDATE SET kernel_id = excluded.kernel_id",
@@ -244,13 +266,20 @@ class SessionRecords:
         self._database.execute("COMMIT")
 
     def finish(self, cell_id: str, result: Result, session: SessionRecord | None = None) -> None:
-        """Note what came of a cell, and what has changed of its session, if that is given."""
-        with self._at_once():
-            if session is not None:
-                self.put(session)
-            self._database.execute(
-                "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, result.to_json(), cell_id)
-            )
+        """Note what came of a cell, and what has changed of its session, if that is given.
+
+        Raises:
+            ConfigError: it cannot be noted.
+        """
+        try:
+            with self._at_once() if session is not None else contextlib.nullcontext():
+                if session is not None:
+                    self.put(session)
+                self._database.execute(
+                    "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, result.to_json(), cell_id)
+                )
+        except sqlite3.Error as error:
+            raise unusable(self._path, _CONTENT, error) from error
 
     def withdraw(self, cell_id: str) -> None:
         """Note that a cell was not run after all."""
@@ -270,13 +299,29 @@ class SessionRecords:
 
 
 _SESSIONS = (
-    "SELECT sessions.*, joined.kernel_id, notebook, joined.process FROM sessions LEFT JOIN joined USING (session_id)"
+    "SELECT sessions.*, (SELECT asked FROM cells WHERE cells.session_id = sessions.session_id ORDER BY number DESC "
+    "LIMIT 1), joined.kernel_id, notebook, joined.process FROM sessions LEFT JOIN joined USING (session_id)"
 )
 _COLUMNS = "cell_id, session_id, kernel_id, code, state, asked, result"
 
 
 def _session(row: tuple[Any, ...]) -> SessionRecord:
-    session_id, owner, location, spelled, tools, python, env, kernel_id, lost, created, used, process, *joined = row
+    (
+        session_id,
+        owner,
+        location,
+        spelled,
+        tools,
+        python,
+        env,
+        kernel_id,
+        lost,
+        created,
+        used,
+        process,
+        asked,
+        *joined,
+    ) = row
     pid, start, boot = json.loads(process)
     return SessionRecord(
         session_id,
@@ -289,7 +334,7 @@ def _session(row: tuple[Any, ...]) -> SessionRecord:
         kernel_id,
         lost,
         created,
-        used,
+        max(used, asked or 0.0),
         (pid, start, boot),
         _joined(*joined),
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.wire import TOOL
-from ..errors import AlbedoError, KernelGoneError, KernelStartError, LinkAwayError
+from ..errors import AlbedoError, ConfigError, KernelGoneError, KernelStartError, LinkAwayError
 from ..kernels.calls import Handler
 from ..kernels.console import Execution
 from ..kernels.endings import in_background
@@ -102,6 +102,7 @@ class SessionCore:
         }
         kind = SessionKernel if record.joined is None else JoinedKernel
         self._held = kind(record, self._put, self._heard_late, self._salvage, handlers)
+        self._on_record: tuple[Any, ...] = ()  # what was put there last, see `SessionRecord.lasting`
         self._prepared: tuple[Any, ...] = ()  # the kernel whose cells have what we offer, and which tools
         self._running: Execution | None = None
         self._outlived: Execution | None = None  # a cell that outlived its call
@@ -621,13 +622,24 @@ class SessionCore:
                     log.info("%s: %s: %s", self.record.session_id, record.cell_id, error)
 
     def _finish(self, cell_id: str, result: Result) -> None:
-        """Put a cell's result on record, and that the session was used until now."""
+        """Put a cell's result on record, and what has changed of the session."""
         self.record.used = time.time()
-        self._registry.records.finish(cell_id, result, None if self.closed else self.record)
+        lasting = self.record.lasting
+        changed = not self.closed and lasting != self._on_record
+        try:
+            self._registry.records.finish(cell_id, result, self.record if changed else None)
+        except ConfigError as error:  # a result is worth more
+            log.warning("%s: what came of a cell is not on record: %s", self.record.session_id, error)
+            result.kernel.note = " ".join(
+                [*([result.kernel.note] if result.kernel.note else []), f"(Not kept: {error})"]
+            )
+        else:
+            self._on_record = lasting
 
     def _put(self) -> None:
         if not self.closed:
             self._registry.records.put(self.record)
+            self._on_record = self.record.lasting
 
 
 def _left(timeout: float | None, began: float) -> float | None:

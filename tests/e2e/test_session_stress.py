@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from faces import Embedded, Local
+from procs import wait_until
 
 from albedo_provisioner import AsyncSessions, Sessions
 from albedo_provisioner.errors import AlbedoError
@@ -162,7 +163,8 @@ def test_many_sessions_under_calls_resets_closes_and_evictions(
         for owner in owners:
             sessions.close_owner(owner)
         assert sessions.list() == []
-        assert KernelRecords().all() == []
+        # An end that takes a busy host longer than a caller waits for it goes on by itself.
+        wait_until(lambda: KernelRecords().all() == [], 60, "all ends are proven")
         deadline = time.monotonic() + 20
         while descriptors() > before + 4 and time.monotonic() < deadline:
             time.sleep(0.1)
