@@ -25,7 +25,8 @@ class Repository:
         change: jj's id of the working copy's change.
         commit: the id of the current commit (jj: the working copy's); None before the first.
         changed: how many files of the whole worktree differ from that commit, untracked ones included, those that git
-            ignores left out; a submodule counts when its commit is another one. None for jj.
+            ignores left out; a submodule counts when its commit is another one. In jj's: how many differ from the
+            working copy's parent; where git cannot be asked as well, as they were when jj was used last.
         touched: when it was last changed, in seconds since the epoch: the commit's time, or that of the newest file
             that differs; without a repository the folder's own.
         problems: what went wrong, in git's or jj's words.

@@ -10,11 +10,10 @@ import json
 import os
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from . import folders, git
-from .commands import run_all
+from . import folders, git, jj
 from .entry import must_be_usable, report
 from .folders import text
 
@@ -85,7 +84,7 @@ def repository(folder: bytes, seconds: float) -> dict[str, Any]:
     kind, root = _find(folder)
     until = time.monotonic() + min(COMMANDS, seconds)
     if kind == "jj":
-        return _jj(root, until)
+        return _jj(folder, root, until)
     facts = _git(folder, until) if kind == "git" else None
     return facts or {"kind": None, "touched": os.stat(folder).st_mtime_ns, "problems": []}
 
@@ -137,17 +136,24 @@ def _times(root: bytes, paths: list[bytes]) -> Iterator[int]:
             continue  # it was deleted: that is the change
 
 
-def _jj(root: bytes, until: float) -> dict[str, Any]:
-    common = ("jj", "--ignore-working-copy", "--no-pager", "--color=never", "log", "--no-graph", "-r", "@", "-T")
-    template = 'change_id ++ " " ++ commit_id ++ " " ++ committer.timestamp().format("%s")'
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("GIT_", "JJ_"))}
-    found = run_all({"change": (*common, template)}, root, environment, until)["change"]
-    facts: dict[str, Any] = {"kind": "jj", "root": text(root), "changed": None, "problems": []}
-    if not found.done or found.output.count(b" ") != 2:
-        facts["problems"] = [f"jj log: {found.words or f'exit status {found.status}'}"]
-        return {**facts, "change": None, "commit": None, "touched": None}
-    change, commit, seconds = found.output.split()
-    return {**facts, "change": text(change), "commit": text(commit), "touched": int(seconds) * 1_000_000_000}
+def _jj(folder: bytes, root: bytes, until: float) -> dict[str, Any]:
+    found = jj.ask({"change": jj.CHANGE, "changed": jj.CHANGED}, root, until)
+    facts: dict[str, Any] = {"kind": "jj", "root": text(root), "change": None, "commit": None}
+    facts |= {"changed": None, "touched": None, "problems": jj.complaints(found)}
+    if found["change"].done and found["change"].output.count(b" ") == 2:
+        change, commit, seconds = found["change"].output.split()
+        facts |= {"change": text(change), "commit": text(commit), "touched": int(seconds) * 1_000_000_000}
+    if os.path.lexists(os.path.join(root, b".git")):
+        # git has the same parent, and looks at the files as they are now.
+        by_git = _git(folder, until)
+        if by_git is not None and by_git["changed"] is not None:
+            touched = max((facts["touched"] or 0), by_git["touched"] or 0) or None
+            return {**facts, "changed": by_git["changed"], "touched": touched}
+    if found["changed"].done:
+        changed = jj.paths(found["changed"])
+        times = [*_times(root, changed[:_MOST_CHANGED]), *([facts["touched"]] if facts["touched"] else [])]
+        facts |= {"changed": len(changed), "touched": max(times, default=None)}
+    return facts
 
 
 # Previews
@@ -156,7 +162,7 @@ def _jj(root: bytes, until: float) -> dict[str, Any]:
 def preview(folder: bytes, seconds: float) -> dict[str, Any]:
     """Return the files below a folder with their sizes, and those of them that differ from the last commit.
 
-    In a repository git says which files there are. Elsewhere all are looked for, but not in hidden folders.
+    In a repository git, or jj, says which files there are. Elsewhere all are looked for, but not in hidden folders.
 
     Args:
         folder: the folder.
@@ -164,8 +170,11 @@ def preview(folder: bytes, seconds: float) -> dict[str, Any]:
             `WALK`.
     """
     problems: list[str] = []
-    if _find(folder)[0] is not None:
+    kind, root = _find(folder)
+    if kind is not None:
         found = _by_git(folder, seconds, problems)
+        if found is None and kind == "jj":
+            found = _by_jj(folder, root, seconds, problems)
         if found is not None:
             return {**found, "problems": problems}
     files, more = _walk(folder, time.monotonic() + min(WALK, seconds))
@@ -191,18 +200,38 @@ def _by_git(folder: bytes, seconds: float, problems: list[str]) -> dict[str, Any
     paths = list(dict.fromkeys(path.rstrip(b"/") for path in listed if path))
     if not paths:
         return None  # refused, or all in here is ignored: then it is a folder like any other
+    changed = None
+    if found["root"].done and "changed" in found and found["changed"].done:
+        changed = _inside(folder, found["root"].output.removesuffix(b"\n"), git.changes(found["changed"].output))
+    return {**_sizes(folder, paths, seconds), "changed": changed}
+
+
+def _by_jj(folder: bytes, root: bytes, seconds: float, problems: list[str]) -> dict[str, Any] | None:
+    found = jj.ask({"list": jj.LIST, "changed": jj.CHANGED}, folder, time.monotonic() + min(COMMANDS, seconds))
+    problems += jj.complaints(found)
+    if not found["list"].done:
+        return None
+    changed = _inside(folder, root, jj.paths(found["changed"])) if found["changed"].done else None
+    listed = [os.fsencode(path) for path in _inside(folder, root, jj.paths(found["list"]))]
+    return {**_sizes(folder, listed, seconds), "changed": changed}
+
+
+def _inside(folder: bytes, root: bytes, paths: Iterable[bytes]) -> list[str]:
+    """Return paths that are relative to a repository's root as relative to a folder in it."""
+    inside = os.path.relpath(os.path.realpath(folder), root)
+    prefix = b"" if inside == b"." else inside + b"/"
+    return [text(path.removeprefix(prefix)) for path in paths][:MOST_FILES]
+
+
+def _sizes(folder: bytes, paths: Sequence[bytes], seconds: float) -> dict[str, Any]:
+    """Return what these files are, and how large, as far as the time goes."""
     files: list[tuple[str, str, int]] = []
     until = time.monotonic() + min(WALK, seconds)
     for path in paths[:MOST_FILES]:
         if time.monotonic() > until:
             break
         files.append((text(path), *_kind_and_size(os.path.join(folder, path))))
-    changed = None
-    if found["root"].done and "changed" in found and found["changed"].done:
-        inside = os.path.relpath(os.path.realpath(folder), found["root"].output.removesuffix(b"\n"))
-        prefix = b"" if inside == b"." else inside + b"/"
-        changed = [text(path.removeprefix(prefix)) for path in git.changes(found["changed"].output)][:MOST_FILES]
-    return {"files": files, "more": len(files) < len(paths), "changed": changed}
+    return {"files": files, "more": len(files) < len(paths)}
 
 
 def _walk(folder: bytes, until: float) -> tuple[list[tuple[str, str, int]], bool]:

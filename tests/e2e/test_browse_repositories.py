@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from pathlib import Path
 
 import pytest
 from faces import Embedded, Host, Real
@@ -196,15 +197,65 @@ class TestRepository:
         found = browse.repo(embedded_host.location("proj/src"))
         assert (found.kind, str(found.root)) == ("jj", embedded_host.location("proj"))
         assert (found.change, found.commit, found.changed) == (None, None, None)
-        assert found.problems[0].startswith("jj log: "), "without jj, or as nothing is in that folder"
+        assert found.problems[0].startswith("jj ("), "without jj, or as nothing is in that folder"
         assert browse.preview(embedded_host.location("proj")).languages[0].name == "Python"
 
-    @pytest.mark.skipif(shutil.which("jj") is None, reason="there is no jj")
-    def test_jj_tells_its_change(self, embedded_host: Embedded) -> None:
-        folder = embedded_host.make_folder("proj")
-        assert embedded_host.run(["jj", "git", "init", str(folder)]).returncode == 0
+    def test_an_older_jj_tells_what_it_can(self, embedded_host: Embedded) -> None:
+        for kind in (".jj", "src"):
+            embedded_host.make_folder(f"proj/{kind}")
+        known = '*" log "*) echo "kkmq 3f2a 1700000000";;'
+        old = f'case "$*" in {known} *) echo "error: unexpected argument -T" >&2; exit 2;; esac'
+        embedded_host.make_folder("old")
+        embedded_host.write("old/jj", f"#!/bin/sh\n{old}\n").chmod(0o755)
+        profile = (embedded_host.home / ".profile").read_text()
+        embedded_host.write(".profile", f"{profile}\nPATH={embedded_host.home}/old:$PATH\n")
         found = browse.repo(embedded_host.location("proj"))
-        log = ["jj", "-R", str(folder), "log", "--no-graph", "-r", "@", "-T"]
-        assert found.change == embedded_host.run([*log, "change_id"]).stdout
-        assert found.commit == embedded_host.run([*log, "commit_id"]).stdout
-        assert found.problems == ()
+        assert (found.change, found.commit, found.touched, found.changed) == ("kkmq", "3f2a", 1.7e9, None)
+        assert found.problems == ("jj (changed): error: unexpected argument -T",)
+        preview = browse.preview(embedded_host.location("proj"))
+        assert [node.name for node in preview.tree.children] == [".jj", "src"]
+
+    @pytest.mark.skipif(shutil.which("jj") is None, reason="there is no jj")
+    @pytest.mark.parametrize("colocated", [False, True])
+    def test_jj_tells_of_its_change_and_writes_nothing(self, embedded_host: Embedded, colocated: bool) -> None:
+        profile = (embedded_host.home / ".profile").read_text()
+        program = Path(shutil.which("jj") or "").parent
+        embedded_host.write(".profile", f"{profile}\nPATH={program}:$PATH\n")
+        folder = embedded_host.make_folder("proj")
+
+        def jj(*words: str) -> str:
+            done = embedded_host.run([str(program / "jj"), "-R", str(folder), *words])
+            assert done.returncode == 0, done.stderr
+            return done.stdout
+
+        made = embedded_host.run(
+            [str(program / "jj"), "git", "init", "--colocate" if colocated else "--no-colocate", str(folder)]
+        )
+        assert made.returncode == 0, made.stderr
+        for path, content in {"a.py": "1", "lib/b.rs": "22", "lib/old.rs": "333", ".gitignore": "target\n"}.items():
+            embedded_host.write(folder / path, content)
+        jj("new")
+        (folder / "lib/old.rs").rename(folder / "lib/new name.rs")
+        embedded_host.write(folder / "a.py", "4444")
+        embedded_host.write(folder / "target/built.py", "5")
+        jj("status")
+
+        def state() -> dict[str, tuple[int, bytes]]:
+            return {str(p): (p.stat().st_mtime_ns, p.read_bytes()) for p in folder.rglob("*") if p.is_file()}
+
+        before = state()
+        found = browse.repo(embedded_host.location("proj/lib"))
+        log = ("log", "--ignore-working-copy", "--no-graph", "-r", "@", "-T")
+        assert (found.kind, str(found.root)) == ("jj", embedded_host.location("proj"))
+        assert (found.change, found.commit) == (jj(*log, "change_id"), jj(*log, "commit_id"))
+        assert (found.changed, found.problems) == (2, ())
+        assert found.touched is not None
+        assert int(found.touched) >= int((folder / "a.py").stat().st_mtime)
+        whole, inside = (browse.preview(embedded_host.location(name)) for name in ("proj", "proj/lib"))
+        assert {each.name: each.bytes for each in whole.languages} == {"Python": 4, "Rust": 5}
+        assert (whole.tree.changed, inside.tree.changed) == (2, 1)
+        assert {each.name for each in inside.tree.children if each.kind == "file"} == {"b.rs", "new name.rs"}
+        embedded_host.write(folder / "later.py", "66")
+        assert browse.repo(embedded_host.location("proj")).changed == (3 if colocated else 2)
+        (folder / "later.py").unlink()
+        assert state() == before
