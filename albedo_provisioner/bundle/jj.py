@@ -23,7 +23,7 @@ CHANGE = (
 _NAMES = r'path ++ "\0"'
 
 CHANGED = ("diff", "-r", "@", "-T", _NAMES, ".")
-"""The files below the folder that differ from the parent, relative to the root. An older jj has no `-T` here, and says so."""
+"""The files below the folder that differ from the parent, relative to the root. An older jj has no `-T` here."""
 
 LIST = ("file", "list", "-r", "@", "-T", _NAMES, ".")
 """The files below the folder, likewise."""
