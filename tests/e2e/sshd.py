@@ -25,6 +25,8 @@ from albedo_provisioner.demo.sshd import ssh_config
 # Before any fixture changes TMPDIR: where other accounts, which do not inherit it, make their temporary files.
 SYSTEM_TEMP = Path(tempfile.gettempdir()).resolve()
 
+_port_locks: list[IO[str]] = []
+
 _DEFAULTS = {
     "StrictModes": "no",  # keys lie in our directory, not in the account's
     "UsePAM": "no",
@@ -390,16 +392,24 @@ def _find_sshd() -> str:
 
 
 def _free_port() -> int:
-    """Return a port that is free and that the kernel does not give out by itself meanwhile."""
+    """Return a port that is free, that the kernel does not give out by itself meanwhile, and that is ours until this
+    process ends: no other run of these tests takes it while a server is down.
+    """
     text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text()
     low = int(re.split(r"\s+", text.strip())[0])
     start = 10000 + os.getpid() % 10000
+    locks = SYSTEM_TEMP / "albedo-test-ports"
+    locks.mkdir(exist_ok=True)
     for port in [*range(start, min(low, 32768)), *range(10000, start)]:
-        with socket.socket() as sock:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
+        lock = (locks / str(port)).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            with socket.socket() as sock:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+        except OSError:
+            lock.close()
+            continue
+        _port_locks.append(lock)
+        return port
     raise NoSshdError("no free port")
