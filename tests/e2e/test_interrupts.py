@@ -78,9 +78,11 @@ async def test_code_that_loses_its_reply_to_one_does_not_hang(embedded_host: Emb
 
         session = await sessions.open(embedded_host.location(), "agent")
         await session.execute("x = 41")
-        call = asyncio.create_task(session.execute(HIT_AT_THE_END, cell_id="hit"))
-        await eventually(lambda: session._core._running is not None and session._core._running.began)
-        await asyncio.sleep(0.5)  # into the code
+        printed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        told = {"on_output": lambda _: loop.call_soon_threadsafe(printed.set)}
+        call = asyncio.create_task(session.execute(HIT_AT_THE_END, cell_id="hit", **told))
+        await printed.wait()
         await session.interrupt()
         result = await call
         assert result.status == "interrupted"

@@ -301,14 +301,17 @@ class TestTimeouts:
         session.execute("x = 41")
         assert session.interrupt() is False
 
+        begun = threading.Event()
+
         def interrupt() -> None:
-            wait_until(lambda: session.status()["execution_state"] == "busy")
-            time.sleep(0.5)  # into the code
+            begun.wait()
+            assert session.status()["execution_state"] == "busy"
             assert session.interrupt() is True
 
         thread = threading.Thread(target=interrupt)
         thread.start()
-        result = session.execute("import time\ntime.sleep(600)")
+        code = "print('begun', flush=True)\nimport time\ntime.sleep(600)"
+        result = session.execute(code, on_output=lambda _: begun.set())
         thread.join()
         assert result.status == "interrupted"
         assert session.execute("x").value == "41"
@@ -318,10 +321,14 @@ class TestTimeouts:
     ) -> None:
         session = await async_sessions.open(embedded_host.location())
         await session.execute("x = 41")
-        call = asyncio.create_task(session.execute("import time\ntime.sleep(600)", cell_id="long"))
-        await asyncio.sleep(1)
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        code = "print('begun', flush=True)\nimport time\ntime.sleep(600)"
+        told = {"on_output": lambda _: loop.call_soon_threadsafe(begun.set)}
+        call = asyncio.create_task(session.execute(code, cell_id="long", **told))
+        await begun.wait()
         queued = asyncio.create_task(session.execute("1 / 0", cell_id="never"))
-        await asyncio.sleep(0.2)
+        await eventually(lambda: "never" in session._core._calls)
         queued.cancel()
         call.cancel()
         for task in (queued, call):
