@@ -16,11 +16,12 @@ from ..hosts import io_thread
 from ..location import Location
 from ..workspace.context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext
 from ..workspace.faces import AsyncLinks, AsyncMemory
+from .call import Call
 from .outputs import Limits
 from .records import CellRecord
 from .registry import Registry
 from .results import Output, Result
-from .session import Call, SessionCore
+from .session import SessionCore
 from .tools import MAX_TOOL_CALLS, SessionTools, Tool
 
 T = TypeVar("T")

@@ -1,15 +1,21 @@
-"""What came of a cell whose process was killed: read from the journal of its kernel's keeper."""
+"""What came of a session's cells: from the records, or, of those whose process was killed, from the journal of their
+kernel's keeper.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import replace
 from pathlib import Path
 
-from ..errors import KernelGoneError
+from ..errors import AlbedoError, KernelGoneError
 from ..kernels.journal import JournalCell, await_cell
 from .outputs import Limits, Outputs
-from .records import CellRecord, SessionRecord
+from .records import CellRecord, SessionRecord, SessionRecords
 from .results import LOST, KernelReport, Result, status_of
+
+log = logging.getLogger("albedo_provisioner.sessions")
 
 _EVERYTHING = Limits(stdout=50_000_000, stderr=50_000_000, displays=200_000_000)
 """The limits of the call that asked for it are not on record; the journal is bounded itself."""
@@ -66,3 +72,60 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     if found.finished is not None:
         result.duration = max(0.0, found.finished - found.asked)
     return result
+
+
+class PastCells:
+    """A session's cells on record.
+
+    Args:
+        records: the records.
+        session: the session.
+        under_way: ids of the cells that a call of this process waits for.
+        serve: takes up the kernel that a cell of an earlier process runs on.
+    """
+
+    def __init__(
+        self,
+        records: SessionRecords,
+        session: SessionRecord,
+        under_way: Container[str],
+        serve: Callable[[CellRecord], Awaitable[None]],
+    ) -> None:
+        self._records = records
+        self._session = session
+        self._under_way = under_way
+        self._serve = serve
+
+    def all(self) -> list[CellRecord]:
+        """Return them all, oldest first."""
+        return self._records.cells(self._session.session_id)
+
+    async def result(self, cell_id: str) -> Result:
+        """Return what came of a cell, once it has come to its end.
+
+        Raises:
+            KeyError: this session has no such cell on record.
+            AlbedoError: what came of it cannot be found out (now).
+        """
+        record = self._records.cell(cell_id)
+        if record is None or record.session_id != self._session.session_id:
+            raise KeyError(f"The session {self._session.session_id} has no cell {cell_id} on record.")
+        if record.result is None:
+            await self._serve(record)
+            return await self._find_out(record)
+        return Result.from_dict(record.result, str(self._records.outputs))
+
+    async def salvage(self, kernel_id: str) -> None:
+        """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more."""
+        for record in self.all():
+            if record.kernel_id == kernel_id and record.result is None and record.cell_id not in self._under_way:
+                try:
+                    await self._find_out(record)
+                except AlbedoError as error:
+                    log.info("%s: %s: %s", self._session.session_id, record.cell_id, error)
+
+    async def _find_out(self, record: CellRecord) -> Result:
+        """Return what came of a cell of an earlier process, and put it on record."""
+        result = await result_of(record, self._session, self._records.outputs)
+        self._records.finish(record.cell_id, result)
+        return result

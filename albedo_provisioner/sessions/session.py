@@ -6,13 +6,10 @@ Everything here runs on the I/O thread's loop. The faces that callers hold are i
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import signal
 import time
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.wire import TOOL
@@ -25,13 +22,14 @@ from ..location import Location
 from ..workspace.serving import KIND as MEMORY
 from ..workspace.serving import memory_of
 from ..workspace.workspace import Workspace
+from .call import Call
 from .joined_kernel import JoinedKernel
-from .outputs import Limits, Outputs
-from .past import result_of
+from .outputs import Outputs
+from .past import PastCells
 from .records import CellRecord, SessionRecord
-from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Output, Result, status_of
+from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Result, status_of
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel
-from .tools import MAX_TOOL_CALLS, SessionTools
+from .tools import SessionTools
 from .without_kernel import run_once
 
 if TYPE_CHECKING:
@@ -48,35 +46,6 @@ NAMES = ("tools", "memory", "run")
 
 _ABORT_PAUSE = 0.05
 """Seconds before code is sent again that the kernel threw away; it does so with all that comes within a moment."""
-
-
-@dataclass(frozen=True)
-class Call:
-    """What a caller wants to be run, and how.
-
-    Attributes:
-        code: the code.
-        timeout: seconds for the cell itself, after which it is interrupted; None for no limit.
-        reset: run it on a fresh kernel.
-        cell_id: the cell's id; a call whose id is known already is not run again.
-        told: called with each output as it comes; on the I/O thread's loop.
-        limits: how much output the result carries.
-        wait_for_sign_in: whether to wait for a person at a host that wants a sign-in, instead of raising.
-        tools: names of the tools that it may call; None for all that the session has.
-        max_tool_calls: how many calls of them it may make.
-        loop: the caller's event loop, on which tools run that are coroutine functions; None when it has none.
-    """
-
-    code: str
-    timeout: float | None = None
-    reset: bool = False
-    cell_id: str | None = None
-    told: Callable[[Output], None] | None = None
-    limits: Limits = dataclasses.field(default_factory=Limits)
-    wait_for_sign_in: bool = True
-    tools: tuple[str, ...] | None = None
-    max_tool_calls: int = MAX_TOOL_CALLS
-    loop: asyncio.AbstractEventLoop | None = None
 
 
 class SessionCore:
@@ -100,8 +69,9 @@ class SessionCore:
             TOOL: lambda call: self.tools.answer(call),
             MEMORY: memory_of(lambda: record.location, registry.home),
         }
+        self._past = PastCells(registry.records, record, self._calls, self._serve_cell)
         kind = SessionKernel if record.joined is None else JoinedKernel
-        self._held = kind(record, self._put, self._heard_late, self._salvage, handlers)
+        self._held = kind(record, self._put, self._heard_late, self._past.salvage, handlers)
         self._on_record: tuple[Any, ...] = ()  # what was put there last, see `SessionRecord.lasting`
         self._prepared: tuple[Any, ...] = ()  # the kernel whose cells have what we offer, and which tools
         self._running: Execution | None = None
@@ -573,28 +543,17 @@ class SessionCore:
             await asyncio.wait(calls)
         await self._held.leave()
 
-    # -- cells of the past -----------------------------------------------------------------------------------
+    # -- on record -------------------------------------------------------------------------------------------
 
     def cells(self) -> list[CellRecord]:
         """Return the cells on record, oldest first."""
-        return self._registry.records.cells(self.record.session_id)
+        return self._past.all()
 
     async def cell(self, cell_id: str) -> Result:
-        """Return what came of a cell, once it has come to its end, whoever asked for it.
-
-        Raises:
-            KeyError: this session has no such cell on record.
-            AlbedoError: what came of it cannot be found out (now).
-        """
+        """Return what came of a cell, once it has come to its end, whoever asked for it; see `PastCells.result`."""
         if cell_id in self._calls:
             return await asyncio.shield(self._calls[cell_id])
-        record = self._registry.records.cell(cell_id)
-        if record is None or record.session_id != self.record.session_id:
-            raise KeyError(f"The session {self.record.session_id} has no cell {cell_id} on record.")
-        if record.result is None:
-            await self._serve_cell(record)
-            return await self._find_out(record)
-        return Result.from_dict(record.result, str(self._registry.records.outputs))
+        return await self._past.result(cell_id)
 
     async def _serve_cell(self, record: CellRecord) -> None:
         """Take up the kernel that a cell of an earlier process runs on: its code may wait for what we answer."""
@@ -605,21 +564,6 @@ class SessionCore:
                 await self._held.take_up(wait_for_sign_in=False)
             except KernelGoneError as error:  # one that was joined; what became of the cell is told as of any other
                 log.info("%s: %s", self.record.session_id, error)
-
-    async def _find_out(self, record: CellRecord) -> Result:
-        """Return what came of a cell of an earlier process, and put it on record."""
-        result = await result_of(record, self.record, self._registry.records.outputs)
-        self._registry.records.finish(record.cell_id, result)
-        return result
-
-    async def _salvage(self, kernel_id: str) -> None:
-        """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more."""
-        for record in self.cells():
-            if record.kernel_id == kernel_id and record.result is None and record.cell_id not in self._calls:
-                try:
-                    await self._find_out(record)
-                except AlbedoError as error:
-                    log.info("%s: %s: %s", self.record.session_id, record.cell_id, error)
 
     def _finish(self, cell_id: str, result: Result) -> None:
         """Put a cell's result on record, and what has changed of the session."""
