@@ -26,7 +26,7 @@ from .visit import Visit
 ANSWER_TIMEOUT = 30.0
 """Seconds for an answer once a command runs on the host, a slow login profile included."""
 
-HEARD_TIMEOUT = 3.0
+HEARD_TIMEOUT = 2.0
 """Seconds in which a process that was kept has to say that it has heard a question."""
 
 KEPT = 30.0
@@ -193,10 +193,8 @@ class _Asked:
         assert self._heard is not None
         try:
             await self._visit.wait_for(self._heard, HEARD_TIMEOUT)
-        except TimeoutError:
-            self._visit.suspect()
-            raise _LostError from None
-        except HostError:
+        except (TimeoutError, HostError):
+            # Whether it is the connection that does not answer shows when another channel is opened on it.
             raise _LostError from None
 
     async def _wait(self) -> dict[str, Any]:
