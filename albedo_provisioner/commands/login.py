@@ -122,7 +122,7 @@ def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:
         print(f"Your ControlPath is {path}, and {reason}; another place is taken.", file=sys.stderr)
         path = ""
     if not path:
-        directory = make_our_directory()
+        directory = make_our_directory(resolved.route(ssh.host))
         free = [each for each in names(ssh.digest()) if str(directory / each) not in full]
         if not free:
             raise AlbedoError(
@@ -238,5 +238,6 @@ class _Ssh:
         from ..hosts.control_paths import names, our_directories, socket_identity
 
         paths = [*([resolved.control_path] if resolved.control_path else [])]
-        paths += [str(directory / name) for directory in our_directories() for name in names(self.digest())]
+        directories = our_directories(resolved.route(self.host))
+        paths += [str(directory / name) for directory in directories for name in names(self.digest())]
         return [path for path in paths if socket_identity(path)]

@@ -23,16 +23,19 @@ Identity = tuple[int, int]
 """What tells one socket of a name from the next one: inode and time of creation."""
 
 
-def our_directories() -> list[Path]:
+def our_directories(route: str = "") -> list[Path]:
     """Return where our control sockets may lie, the preferred place first; existing or not.
 
     Below ALBEDO_HOME, where all processes that share the records of kernels find it, unless its path is too long for a
     socket's name.
+
+    Args:
+        route: that of the host, see `Resolved.route`.
     """
     places = [albedo_home_path() / "ssh"]
     runtime = os.environ.get("XDG_RUNTIME_DIR")
     places.append(Path(runtime) / "albedo" if runtime else Path(f"/tmp/albedo-{os.getuid()}"))
-    return [place for place in places if len(os.fsencode(place)) <= _LONGEST_DIRECTORY]
+    return [place / route for place in places if len(os.fsencode(place / route)) <= _LONGEST_DIRECTORY]
 
 
 def names(first: str) -> list[str]:
@@ -47,22 +50,28 @@ def names(first: str) -> list[str]:
     return [first, *(f"{first}-{number}" for number in range(2, _MOST_CONNECTIONS + 1))]
 
 
-def make_our_directory() -> Path:
+def make_our_directory(route: str = "") -> Path:
     """Return the directory for a new socket of ours, made private if it had to be made.
+
+    Args:
+        route: as for `our_directories`.
 
     Raises:
         AlbedoError: there is none that is ours alone.
     """
-    for place in our_directories():
+    for place in our_directories(route):
+        root = place.parent if route else place
         try:
-            if place.parent == albedo_home_path():
+            if root.parent == albedo_home_path():
                 albedo_home()
-            place.mkdir(mode=0o700, exist_ok=True)
+            root.mkdir(mode=0o700, exist_ok=True)
+            if is_private(root):
+                place.mkdir(mode=0o700, exist_ok=True)
         except (OSError, ConfigError):
             continue
-        if is_private(place):
+        if is_private(root) and is_private(place):
             return place
-    places = " or ".join(map(str, our_directories()))
+    places = " or ".join(map(str, our_directories(route)))
     raise AlbedoError(
         f"There is no private directory for the connection's socket ({places} cannot be made, or others may write "
         "there); set ALBEDO_HOME to a short path."
@@ -90,9 +99,10 @@ def socket_identity(path: str) -> Identity | None:
 
 
 def holds_something(directory: Path) -> bool:
-    """Whether anything lies in a directory of ours that is private."""
+    """Whether anything lies in a directory of ours that is private, or in one for a route in it."""
     try:
         with os.scandir(directory) as entries:
-            return any(True for _ in entries) and is_private(directory)
+            found = any(not entry.is_dir(follow_symlinks=False) or os.listdir(entry.path) for entry in entries)
+        return found and is_private(directory)
     except OSError:
         return False

@@ -7,6 +7,7 @@ control paths, for the policy on host keys, and for whether the host needs what 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import shutil
 import subprocess
@@ -42,6 +43,9 @@ _BEYOND_ASYNCSSH = {
 _WORTH_ASKING = {"controlpath", *_BEYOND_ASYNCSSH}
 _NO = ("", "no", "none", "false")
 
+_ROUTE = ("proxyjump", "proxycommand", "hostkeyalias", "bindaddress", "bindinterface")
+"""Settings by which one address may mean several machines."""
+
 
 @dataclass(frozen=True)
 class Resolved:
@@ -73,6 +77,20 @@ class Resolved:
         """The user's own control path for the host, "" for none."""
         path = self.get("controlpath")
         return "" if path.lower() == "none" else path
+
+    def route(self, host: str) -> str:
+        """Return what tells this way to an address from others, "" for the direct one.
+
+        One address may mean one machine behind one gateway, and another behind another; `%C`, ssh's own name for a
+        connection, knows nothing of that (in older versions not even of jump hosts).
+
+        Args:
+            host: as the user spells it.
+        """
+        told = [f"{name} {self.get(name)}" for name in _ROUTE if self.is_on(name) and self.get(name)]
+        if any("%n" in each for each in told):
+            told.append(host)
+        return hashlib.sha256("\n".join(told).encode(errors="surrogateescape")).hexdigest()[:8] if told else ""
 
 
 def resolve(host: str, **options: str) -> Resolved:
@@ -165,8 +183,9 @@ class HostSettings:
         Raises:
             ConfigError: as `resolve`.
         """
-        name = (await self.ask(ControlPath="%C")).control_path
-        return [str(directory / each) for directory in our_directories() for each in names(name)]
+        asked = await self.ask(ControlPath="%C")
+        directories = our_directories(asked.route(self._host))
+        return [str(directory / each) for directory in directories for each in names(asked.control_path)]
 
     async def live_sockets(self, resolved: Resolved | None) -> list[str]:
         """Return the host's control paths at which there is a socket of this user now; it may be dead.
@@ -205,10 +224,10 @@ async def sign_in_path(host: str) -> str | None:
     It is the user's own control path as it is for the host, or a path of ours that ends in "/%C".
     """
     try:
-        users = (await HostSettings(host).ask()).control_path
+        resolved = await HostSettings(host).ask()
     except ConfigError:
         return None
-    ours = our_directories()
+    users, ours = resolved.control_path, our_directories(resolved.route(host))
     return users or (str(ours[0] / "%C") if ours else None)
 
 

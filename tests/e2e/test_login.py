@@ -62,6 +62,18 @@ def log_out(alias: str | None) -> str:
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
 
 
+RELAY = """
+import os, socket, sys, threading
+sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+def up():
+    while data := os.read(0, 65536):
+        sock.sendall(data)
+    sock.shutdown(socket.SHUT_WR)
+threading.Thread(target=up, daemon=True).start()
+while data := sock.recv(65536):
+    os.write(1, data)
+"""
+
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[2])
@@ -270,6 +282,28 @@ def test_who_asks_what_a_host_is_learns_how_to_sign_in(no_key: Real, workspace: 
     log_in(no_key.alias, ("password:", PASSWORD))
     state = Hosts().probe(str(no_key.alias), fresh=True)
     assert (state.state, state.control_path) == ("ready", None)
+
+
+def test_a_sign_in_is_for_the_way_that_it_went_and_for_no_other_to_the_same_address(
+    no_key: Real, door: Door, workspace: Workspace
+) -> None:
+    """One private address behind two gateways is two machines."""
+    relay = workspace.home / "relay"
+    relay.write_text(f"#!{sys.executable}\n{RELAY}")
+    relay.chmod(0o755)
+    address = {"HostName": "10.0.0.5", "HostKeyAlias": f"[127.0.0.1]:{no_key.server.port}"}
+    door.write("here", **address, ProxyCommand=f"{relay} {no_key.server.port}")
+    door.write("there", **address, ProxyCommand="false")
+    state = Hosts().probe("here")
+    assert (state.state, str(state.control_path).endswith("/%C")) == ("needs_auth", True)
+    path = str(state.control_path)
+    assert "Signed in to here" in log_in("here", ("password:", PASSWORD))
+    assert whoami_elsewhere("here") == no_key.account.name
+    assert ssh("-S", path, "-O", "check", "here").returncode == 0
+    assert Hosts().probe("there").state == "unreachable"
+    assert "There is no connection to there" in log_out("there")
+    assert "Signed out of here" in log_out("here")
+    assert [each for each in sockets(workspace) if not each.is_dir()] == []
 
 
 def test_the_user_s_own_control_path_is_used(no_key: Real, workspace: Workspace) -> None:
