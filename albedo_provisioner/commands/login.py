@@ -202,12 +202,19 @@ class _Ssh:
             return None
 
     def fails_unasked(self) -> str | None:
-        """Return ssh's words when it does not get in without asking; None when it does."""
+        """Return ssh's words when it does not get in without asking; None when it does.
+
+        Raises:
+            SignInError: it gets in, and has to choose a new password there.
+        """
         from ..hosts.openssh import PLAIN
+        from ..hosts.refusals import password_expired, wants_new_password
 
         told = self.quietly("-o", "ControlPath=none", *PLAIN, command="true")
         if told is None:
             return "timed out"
+        if told.returncode and wants_new_password(told.stderr):
+            raise password_expired(self.host)
         return told.stderr if told.returncode == 255 else None
 
     def room_on(self, path: str) -> bool | None:

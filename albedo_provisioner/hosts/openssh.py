@@ -24,7 +24,7 @@ from .openssh_words import Words
 from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
 from .ssh_channel import REUSE_TIMEOUT
 from .ssh_connect import CONNECT_TIMEOUT, KEEPALIVE_COUNT, KEEPALIVE_INTERVAL
-from .ssh_errors import Attempt, JumpHostError, translate
+from .ssh_errors import Attempt, JumpHostError, last_line, translate
 from .transport import Channel, ChannelReceiver, Exit
 from .way_through import note_untrusted_key
 
@@ -286,9 +286,11 @@ class ProgramChannel(ProcessChannel):
         self._log.drain()
         if not self.opened.done():
             self._read_early()
-            lines = self._early.decode(errors="replace").splitlines()
+            said = last_line(self._early.decode(errors="replace"))
             if self.words.through_proxy:
-                self._attempt.proxy = next((line.strip() for line in reversed(lines) if line.strip()), "")
+                self._attempt.proxy = said
+            else:
+                self._attempt.banner = said
             self.opened.set_exception(self.words.refusal())
         self._log.close()
         super()._process_ended(returncode)

@@ -19,6 +19,7 @@ from ..errors import (
     NoSuchFolderError,
     NotAFolderError,
     PackagesMissingError,
+    SignInError,
     StagingError,
     UnreachableError,
     UnsupportedHostError,
@@ -152,6 +153,29 @@ def _here(host: str, command: str) -> str:
     return command if host == "this machine" else f"{ssh_command(host)} {shlex.quote(command)}"
 
 
+_WANTS_NEW_PASSWORD = "Password change required but no TTY available"
+"""What OpenSSH's server says in place of running a command when the account's password has expired (session.c)."""
+
+
+def wants_new_password(printed: str) -> bool:
+    """Whether a server ran no command because the account's password has expired.
+
+    Args:
+        printed: what came on standard error before anything of ours ran.
+    """
+    return _WANTS_NEW_PASSWORD in printed
+
+
+def password_expired(host: str) -> SignInError:
+    """Return the error for an account that has to choose a new password first, which takes a terminal."""
+    return SignInError(
+        host,
+        f"The password of the account on {host} has expired, and the server runs no command before there is a new one. "
+        f"Run `{ssh_command(host)}` in a terminal and choose it there.",
+        _WANTS_NEW_PASSWORD,
+    )
+
+
 def ended_early(host: str, how: Exit, said: str, python: str | None, begun: bool, left_out: str) -> HostError:
     """Return the error for a command that ended before our code there said anything.
 
@@ -164,8 +188,9 @@ def ended_early(host: str, how: Exit, said: str, python: str | None, begun: bool
         left_out: why its login profile was left out, in words that follow "its login profile"; empty if it was not.
     """
     name = python or "python3"
-    words = f" Its login profile {left_out}, and was left out." if left_out else ""
-    words += f" It printed: {said}" if said else ""
+    printed = f" It printed: {said}" if said else ""
+    # Where it goes no better without the profile, that was not the cause, and there may be none.
+    words = f" Its login profile {left_out}, and was left out.{printed}" if left_out and begun else printed
     if how.error is not None:
         return UnreachableError(host, f"The connection to {host} broke: {how.error}", str(how.error))
     if not begun:
@@ -207,7 +232,7 @@ def took_too_long(host: str, seconds: float, said: str, *, begun: bool, shell: b
     elif not begun:
         cause += (
             ": the network may be slow, or a file that its shell reads for every command (~/.bashrc, ~/.zshenv, "
-            f"config.fish) waits for input; see whether this ends: {_here(host, 'true')} < /dev/null"
+            f"config.fish) waits for input; what it asks is shown by: {_here(host, 'true')}"
         )
     words = f" It printed: {said}" if said else ""
     return UnreachableError(host, f"{cause}.{words}", cause)

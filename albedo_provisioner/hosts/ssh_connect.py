@@ -24,7 +24,7 @@ from ..errors import HostError
 from .destination import Destination
 from .host_keys import may_be_trusted
 from .ssh_config import SYSTEM_CONFIG, TOO_MANY_INCLUDES, config_error, config_files
-from .ssh_errors import Attempt, JumpHostError, key_text, proxy_wants_sign_in, translate
+from .ssh_errors import Attempt, JumpHostError, key_text, last_line, proxy_wants_sign_in, translate
 from .ssh_identity import Identities, load_offers
 from .ssh_life import SignsOfLife
 from .ssh_proxy import ProxyCommand
@@ -296,6 +296,7 @@ class _Client(asyncssh.SSHClient):
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
         log.debug("%s says at login: %s", self._attempt.host, msg.strip())
+        self._attempt.banner = last_line(msg)
 
     async def public_key_auth_requested(self) -> list[asyncssh.SSHKeyPair] | None:
         self._attempt.methods.append("publickey")

@@ -38,6 +38,7 @@ class Attempt:
         locked: the identity files that need a passphrase we do not have.
         notes: other things worth telling about keys and agent.
         via: the jump host that the connection goes through, "" for none.
+        banner: the last line of what the server said to whoever signs in.
         proxy: the last line a ProxyCommand wrote to its standard error.
         proxy_command: the ProxyCommand, once it has been run; also the one that ssh makes of a ProxyJump.
         proxy_key: what is wrong with a host key on the way there, when that is the trouble: "ED25519 SHA256:… is not
@@ -56,6 +57,7 @@ class Attempt:
     locked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     via: str = ""
+    banner: str = ""
     proxy: str = ""
     proxy_command: str = ""
     proxy_key: str = ""
@@ -66,6 +68,12 @@ class Attempt:
     def login(self) -> str:
         """What to type to sign in."""
         return login_command(self.leads_to or self.host)
+
+
+def last_line(text: str, most: int = 300) -> str:
+    """Return the last line of a text that is not empty, without control characters, and not longer than that."""
+    lines = ("".join(filter(str.isprintable, line)).strip() for line in reversed(text.splitlines()))
+    return next(filter(None, lines), "")[:most]
 
 
 class JumpHostError(Exception):
@@ -190,7 +198,10 @@ def _os_error(error: OSError, attempt: Attempt) -> UnreachableError:
 def _disconnected(error: asyncssh.DisconnectError, attempt: Attempt) -> HostError:
     if "too many authentication failures" in error.reason.lower():
         return _permission_denied(error, attempt)
-    return _unreachable(attempt, f"{error.reason[:1].lower()}{error.reason[1:]}, while {attempt.step}")
+    cause = f"{error.reason[:1].lower()}{error.reason[1:]}, while {attempt.step}"
+    if attempt.banner and attempt.step == "signing in":
+        cause += f"; the server said: {attempt.banner.rstrip('.')}"
+    return _unreachable(attempt, cause)
 
 
 def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> SignInError:

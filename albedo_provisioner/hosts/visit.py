@@ -22,7 +22,8 @@ from typing import Any, TypeVar
 from ..errors import HostError, UnreachableError
 from . import login_shell
 from .login_shell import BEAT, BEGUN, NO_PYTHON, Profiles
-from .refusals import ended_early, took_too_long
+from .refusals import ended_early, password_expired, took_too_long, wants_new_password
+from .ssh_errors import last_line
 from .staging import bundle, loader
 from .transport import Buffer, Channel, Exit, Transport
 
@@ -245,6 +246,9 @@ class Visit:
     def closed(self, how: Exit) -> None:
         """Tell the owner how it ended, or try again without the login profile if that is the cause."""
         self._be_patient()
+        if not self.begun and wants_new_password(self.printed):
+            self._tell_end(how, password_expired(self.host))
+            return
         if self.begun or self.left_out or self._over or self._told or how.error is not None:
             self._tell_end(how)
             return
@@ -302,18 +306,18 @@ class Visit:
             else:
                 self.channel.kill()
 
-    def _tell_end(self, how: Exit) -> None:
+    def _tell_end(self, how: Exit, meaning: HostError | None = None) -> None:
         if self._told:
             return
         self._told = True
         self._print_before()
-        self._closed(how, ended_early(self.host, how, self._said, self._python, self.begun, self.left_out))
+        early = ended_early(self.host, how, self._said, self._python, self.begun, self.left_out)
+        self._closed(how, meaning or early)
 
     @property
     def _said(self) -> str:
-        """The last line that the host printed on the side."""
-        printed = self.printed
-        return printed.splitlines()[-1].strip() if printed else ""
+        """The last line that the host printed on the side, fit for a message."""
+        return last_line(self.printed)
 
     def _print_before(self) -> None:
         self._print(bytes(self._before))

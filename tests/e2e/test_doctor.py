@@ -250,7 +250,10 @@ class TestPackages:
         found = diagnose(sshd_host, python="/usr/bin/python3")
         assert not python.exists()  # the disk is another one
         assert blocking(found) == ["packages"]
-        assert "noexec" in only(found, "packages").text
+        packages = only(found, "packages")
+        assert "noexec" in packages.text
+        assert "--python" in packages.text
+        assert "venv" not in f"{packages.text} {packages.advice}"  # one below ~ would load nothing either
 
 
 class TestAHome:

@@ -136,6 +136,13 @@ class TestTheHost:
         sshd_host.account.set_shell("/usr/sbin/nologin")
         message = await refusal(sshd_host.location(), UnsupportedHostError, str(sshd_host.alias), host=sshd_host)
         assert "not available" in message, message
+        assert "was left out" not in message, message  # there is no profile that would be to blame
+
+    async def test_is_for_files_alone(self, sshd_host: Real) -> None:
+        sshd_host.server.restart(ForceCommand="internal-sftp")
+        message = await refusal(sshd_host.location(), UnsupportedHostError, str(sshd_host.alias), host=sshd_host)
+        assert "sftp" in message, message
+        assert "was left out" not in message, message
 
     async def test_has_a_shell_that_ends_at_every_command(self, sshd_host: Real) -> None:
         sshd_host.write(".bashrc", "echo 'Access is closed today'\nexit 3\n")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from faces import Embedded, Host, Real
 from kernels import eventually, started
 from leaks import settled
 from procs import everyone, wait_until
+from terminal import Terminal
 
 from albedo_provisioner.errors import UnreachableError
 from albedo_provisioner.hosts import asking, login_shell
@@ -141,6 +144,22 @@ class TestAQuestion:
         assert "waits for input" in message
         assert "Paste your token:" in message
         assert settled(sshd_host.leftovers) == []
+
+    def test_that_takes_no_empty_answer_can_be_seen_as_the_message_says(
+        self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(asking, "ANSWER_TIMEOUT", 2.0)
+        menu = 'select project in alpha beta; do [ -n "$project" ] && break; done\n'
+        sshd_host.write(".bashrc", f"PS3='Which project? '\n{menu}")
+        with pytest.raises(UnreachableError) as caught:
+            check_location(Location.parse(sshd_host.location()))
+        found = re.search(r"what it asks is shown by: (ssh .* true)\. It printed: Which project\?", str(caught.value))
+        assert found is not None, str(caught.value)
+        with Terminal(*shlex.split(found[1])) as terminal:
+            terminal.expect("1) alpha")
+            terminal.expect("Which project?")
+            terminal.type("1")
+            assert terminal.end() == 0
 
 
 class TestWhatIsGivenUpIsGone:

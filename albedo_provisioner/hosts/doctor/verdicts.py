@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import AlbedoError
 from ..host_python import HostPython
 from ..probe import OLDEST_PYTHON
-from ..refusals import mending, old_python
+from ..refusals import mending, mounted_noexec, old_python
 from ..ssh_channel import MAX_CHANNELS, SSHChannel
 from ..ssh_config import ssh_command
 from ..wheels import kept_set
@@ -82,7 +82,7 @@ def _login(host: str, examined: Examined) -> Finding:
     if examined.left_out:
         return note(
             "login",
-            f"the login profile {examined.left_out}, so it is left out, with what it sets (PATH, modules, conda)",
+            f"the login profile {examined.left_out}, so it is left out, with what it sets (PATH, modules, conda).",
             "Have the profile do that for logins at a terminal alone ([ -t 0 ]).",
             **facts,
         )
@@ -121,12 +121,9 @@ def _packages(host: str, here: Facts, seen: Facts, noexec: bool) -> Finding:
         whose = "put there by us" if seen["provided"] else "the interpreter's own"
         return ok("packages", f"ipykernel {seen['ipykernel']} and pyzmq {seen['pyzmq']}, {whose}", **facts)
     lacking = " and ".join(sorted("pyzmq" if name == "zmq" else str(name) for name in seen["without"]["lacking"]))
-    mend = mending(host, str(here["python"]), bool(seen["pip"]))
     if noexec:
-        text = (
-            f"no {lacking}, and none can be put there: the home is mounted noexec, so nothing compiled can be loaded."
-        )
-        return problem("packages", text, mend, **facts)
+        return problem("packages", str(mounted_noexec(host, seen["without"])), **facts)
+    mend = mending(host, str(here["python"]), bool(seen["pip"]))
     try:
         interpreter = HostPython.from_facts(seen["without"]["facts"])
         kept = kept_set(interpreter)
