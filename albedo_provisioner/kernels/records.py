@@ -22,6 +22,9 @@ from ..location import Location
 
 LIVE, ENDING = "live", "ending"
 
+NOBODY = (0, 0, "")
+"""Stands for the process that has something when none has: it counts as one that has ended."""
+
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS kernels (
     kernel_id TEXT PRIMARY KEY,
@@ -46,7 +49,7 @@ class KernelRecord:
         notebook: the notebook it was started for (`JPY_SESSION_NAME`); empty when there is none.
         state: "live", or "ending" when its end was asked for and is not proven.
         request: what it was started with, see `KernelRequest.to_dict`; it includes the key.
-        owner: the process here that is linked to it: pid, start time, boot id.
+        owner: the process here that is linked to it: pid, start time, boot id; `NOBODY` when it was left.
         started: seconds since the epoch.
     """
 
@@ -131,6 +134,14 @@ class KernelRecords:
             database.execute(
                 "UPDATE kernels SET owner = ? WHERE kernel_id = ? AND owner = ?",
                 (json.dumps(record.owner), record.kernel_id, json.dumps(this_process())),
+            )
+
+    def release(self, kernel_id: str) -> None:
+        """Note that this process, if it is a kernel's owner, is it no more, and has left the kernel to others."""
+        with self._open() as database:
+            database.execute(
+                "UPDATE kernels SET owner = ? WHERE kernel_id = ? AND owner = ?",
+                (json.dumps(NOBODY), kernel_id, json.dumps(this_process())),
             )
 
     def set_state(self, kernel_id: str, state: str) -> None:

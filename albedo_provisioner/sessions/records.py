@@ -98,7 +98,7 @@ class SessionRecord:
         lost: why what earlier calls had put into a kernel is gone, until that has been told.
         created: when it was opened, in seconds since the epoch.
         used: when it was used last, in seconds since the epoch; of another process's, when its newest call began.
-        process: the process that has it open: pid, start time, boot id.
+        process: the process that has it open: pid, start time, boot id; `NOBODY` when it was left.
         joined: the kernel that it has joined; None for a session with a kernel of its own.
     """
 

@@ -16,7 +16,7 @@ from ..errors import AlbedoError, KernelGoneError, LinkAwayError
 from ..hosts.io_thread import IOThread
 from ..kernels.endings import end_by_record
 from ..kernels.joining import candidates
-from ..kernels.records import this_process
+from ..kernels.records import NOBODY, this_process
 from ..location import Location
 from .records import Joined, SessionRecord, SessionRecords
 from .session import SessionCore
@@ -231,9 +231,16 @@ class Registry:
         """Let go of all sessions as they are, for another process to resume."""
         sessions, self._sessions = list(self._sessions.values()), {}
         try:
-            await _all(*(each.leave() for each in sessions))
+            await _all(*(self._leave(each) for each in sessions))
         finally:
             self._close_records()
+
+    async def _leave(self, session: SessionCore) -> None:
+        try:
+            await session.leave()
+        finally:
+            session.record.process = NOBODY
+            self.records.put(session.record)
 
     def _close_records(self) -> None:
         self._closed = True

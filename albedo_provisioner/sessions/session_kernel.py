@@ -219,6 +219,8 @@ class SessionKernel:
         """Let go of it as it is, for another process to take up."""
         if self.kernel is not None:
             await self.kernel.leave()
+            if self.ours:
+                KernelRecords().release(self.kernel.kernel_id)
 
     async def move(self, location: Location) -> None:
         """Start one in another place, and end the one in the old place with proof.

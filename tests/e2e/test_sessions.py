@@ -27,6 +27,7 @@ from albedo_provisioner.errors import (
     SignInError,
     UnreachableError,
 )
+from albedo_provisioner.kernels.records import KernelRecords, this_process
 from albedo_provisioner.sessions import session as core
 from albedo_provisioner.sessions.outputs import Limits
 
@@ -602,6 +603,39 @@ class TestSurvival:
             sessions.resume("nonsense")
 
     def test_what_was_left_is_resumed(self, embedded_host: Embedded) -> None:
+        """Also by another process while the one that left it lives, and after its exit."""
+        code = (
+            "import sys\nfrom albedo_provisioner import Sessions\nsessions = Sessions()\n"
+            "for owner in ('a', 'b'):\n    session = sessions.open(sys.argv[1], owner)\n"
+            "    session.execute('x = 41')\n    print(session.id, flush=True)\n"
+            "sessions.leave()\nprint('left', flush=True)\ninput()"
+        )
+        with (
+            Sessions() as sessions,
+            subprocess.Popen(
+                [sys.executable, "-c", code, embedded_host.location()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as process,
+        ):
+            assert process.stdout is not None
+            first, second, left = (process.stdout.readline().strip() for _ in range(3))
+            assert left == "left"
+            assert [each["open"] for each in sessions.list()] == ["nowhere", "nowhere"]
+            session = sessions.resume(first)
+            assert session.execute("x").value == "41"
+            assert [each["open"] for each in sessions.list()] == ["here", "nowhere"]
+            assert sessions.close_owner("b") == 1
+            with pytest.raises(KeyError):
+                sessions.resume(second)
+            process.communicate("\n")
+            again = session.execute("x += 1\nx")
+            assert (again.value, again.kernel.reused, again.kernel.state_lost) == ("42", True, False)
+            (record,) = KernelRecords().all()
+            assert record.owner == this_process()
+
+    def test_what_was_left_is_resumed_by_the_same_process(self, embedded_host: Embedded) -> None:
         first = Sessions()
         session = first.open(embedded_host.location())
         session.execute("x = 41")
