@@ -5,6 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 
+def in_words(error: BaseException) -> str:
+    """Return an error's name and message, as a traceback's last line has them.
+
+    Also that of a caller's own class, whose `__str__` may do anything: what goes wrong in it is nobody else's problem.
+    """
+    name = type(error).__name__
+    try:
+        message = str(error)
+    except BaseException:  # noqa: BLE001 - it is not ours
+        message = "(its message cannot be had)"
+    return f"{name}: {message}" if message else name
+
+
 class AlbedoError(Exception):
     """Base of all errors of this package. `str()` is one sentence or two, fit for a dialog box."""
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..bundle.wire import MAX_BLOBS, MAX_CALL, Buffer
-from ..errors import AlbedoError
+from ..errors import AlbedoError, in_words
 
 log = logging.getLogger("albedo_provisioner.kernels")
 
@@ -106,7 +106,7 @@ class Calls:
             answer = self._refusal(call_id, str(error))
         except Exception as error:
             log.exception("a call of kind %s failed", kind)
-            answer = self._refusal(call_id, f"answering it failed: {type(error).__name__}: {error}")
+            answer = self._refusal(call_id, f"answering it failed: {in_words(error)}")
         self._keep(call_id, answer)
         self._send(answer)
 

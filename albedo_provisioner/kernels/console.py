@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +13,8 @@ from ..bundle.messages import CONTENT, HEADER, PARENT, json_part, raw_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, Buffer
 from ..errors import AlbedoError
 from .front import Send
+
+log = logging.getLogger("albedo_provisioner.kernels")
 
 Heard = Callable[[str, dict[str, Any]], None]
 """Told a message's type and content."""
@@ -49,7 +52,14 @@ class Execution:
             self._idle = self._idle or content.get("execution_state") == "idle"
             self._see()
         else:
+            self.hear(msg_type, content)
+
+    def hear(self, msg_type: str, content: dict[str, Any]) -> None:
+        """Tell whoever listens; that they cannot take it is nobody else's loss."""
+        try:
             self.heard(msg_type, content)
+        except Exception:
+            log.exception("output of cell %s could not be taken", self.msg_id)
 
     def take_reply(self, content: dict[str, Any]) -> None:
         """Take the kernel's answer."""
@@ -120,7 +130,7 @@ class Console:
         execution = Execution(header["msg_id"], header, heard)
         self._cells[execution.msg_id] = execution
         if self.greeting is not None:
-            heard("stream", {"name": "stderr", "text": self.greeting + "\n"})
+            execution.hear("stream", {"name": "stderr", "text": self.greeting + "\n"})
             self.greeting = None
         self._send(SHELL, self._session.serialize(message, [_IDENTITY]))
         return execution
@@ -158,7 +168,7 @@ class Console:
         """Take a line for stderr of a cell."""
         cell = self._cells.get(str(parent.get("msg_id")))
         if cell is not None:
-            cell.heard("stream", {"name": "stderr", "text": text})
+            cell.hear("stream", {"name": "stderr", "text": text})
 
     def probe(self) -> None:
         """Ask the kernel something, and when that is answered give up on what came before: it answers in order."""

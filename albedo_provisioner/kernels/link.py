@@ -301,12 +301,18 @@ class KernelLink:
             return  # an older connection's last words
         self._heard = time.monotonic()
         for event in self._link.receive(data):
-            self._take(visit, event)  # all of them, whatever one of them does: they count as received
+            self._take_safely(visit, event)  # all of them, whatever one of them does: they count as received
         if visit is not self._visit:
             return
         self._flush()
         if self._link.ack_pending and self._ack is None:
             self._ack = asyncio.get_running_loop().call_later(ACK_DELAY, self._acknowledge)
+
+    def _take_safely(self, visit: Visit, event: Event) -> None:
+        try:
+            self._take(visit, event)
+        except Exception:  # a fault of ours or of whoever is told: it costs this message, and no other
+            log.exception("%s: a message from the host could not be taken", self._transport.host)
 
     def _take(self, visit: Visit, event: Event) -> None:
         if isinstance(event, Received):

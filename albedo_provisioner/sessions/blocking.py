@@ -9,6 +9,7 @@ import functools
 import os
 import queue
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -112,7 +113,12 @@ class Session:
         """Run code and yield its outputs as they come, and at last the `Result`; options as for `execute`."""
         outputs: queue.SimpleQueue[Output | Result | BaseException] = queue.SimpleQueue()
         running = io_thread.submit(self._session.execute(code, **{**options, "on_output": outputs.put}))
-        running.add_done_callback(lambda done: outputs.put(done.exception() or done.result()))
+
+        def over(done: Future[Result]) -> None:
+            if not done.cancelled():  # else nobody takes outputs any more
+                outputs.put(done.exception() or done.result())
+
+        running.add_done_callback(over)
         try:
             while True:
                 output = outputs.get()

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..errors import in_words
 from .clipping import ClippedText
 from .results import KernelReport, Output, Result
+
+log = logging.getLogger("albedo_provisioner.sessions")
 
 _TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
@@ -47,7 +52,8 @@ class Outputs:
         limits: how much of them to keep.
         folder: where the whole text of a stream goes that is longer than that, in files of `name`.
         name: the cell's id.
-        told: called with each output as it comes, whole, before anything is cut.
+        told: called with a copy of each output as it comes, whole, before anything is cut. It is the caller's code:
+            what it raises is noted and changes nothing else.
     """
 
     def __init__(self, limits: Limits, folder: Path, name: str, told: Callable[[Output], None] | None = None) -> None:
@@ -59,8 +65,11 @@ class Outputs:
         self.error: Output | None = None
         self.truncated = False
         """Whether displays were left out because they were too large together."""
+        self.problem: str | None = None
+        """What `told` raised first, in words, if it raised anything."""
         self._limits = limits
         self._folder = folder
+        self._name = name
         self._told = told
         self._entries: list[Output | ClippedText] = []
         self._streams: list[tuple[str, ClippedText]] = []
@@ -183,8 +192,14 @@ class Outputs:
         self._size = 0
 
     def _tell(self, output: Output) -> None:
-        if self._told is not None:
-            self._told(output)
+        if self._told is None:
+            return
+        try:
+            self._told(copy.deepcopy(output))
+        except BaseException as error:
+            if self.problem is None:
+                self.problem = in_words(error)
+                log.exception("on_output of cell %s failed; it is told further outputs all the same", self._name)
 
 
 def _shaped(msg_type: str, content: dict[str, Any]) -> Output:

@@ -288,6 +288,7 @@ class SessionCore:
         )
         if self.tools.names:
             notes.append("It could call no tools.")
+        _note_of_listener(outputs, notes)
         report.note = " ".join([*notes, *self._news_of_links()])
         result.duration = time.monotonic() - began
         self._finish(cell_id, result)
@@ -420,6 +421,7 @@ class SessionCore:
         if self._late:
             notes.append(f"Since the last call, threads of earlier cells printed: {''.join(self._late).rstrip()}")
             self._late.clear()
+        _note_of_listener(outputs, notes)
         report.note = " ".join([*notes, *self._news_of_jobs(), *self._news_of_links()]) or None
         return outputs.result(status, cell_id, report)
 
@@ -589,6 +591,12 @@ class SessionCore:
 def _left(timeout: float | None, began: float) -> float | None:
     """Return how many seconds of a call's time are left."""
     return None if timeout is None else max(0.0, began + timeout - time.monotonic())
+
+
+def _note_of_listener(outputs: Outputs, notes: list[str]) -> None:
+    """Note that the caller's function for outputs failed, if it did."""
+    if outputs.problem is not None:
+        notes.append(f"on_output failed with {outputs.problem[:500]}; the code and its result are not affected.")
 
 
 def _is_interrupt(reply: dict[str, Any]) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import keyword
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 
 from ..bundle import values
 from ..bundle.wire import Buffer
-from ..errors import AlbedoError, ConfigError
+from ..errors import AlbedoError, ConfigError, in_words
 from ..kernels.calls import Call
 
 log = logging.getLogger("albedo_provisioner.sessions")
@@ -175,8 +176,9 @@ class SessionTools:
         answer = await grant.do(name, args, kwargs)
         try:
             return values.encode(answer)
-        except (TypeError, ValueError) as error:
-            raise AlbedoError(f"it returned what cannot be passed: {error}") from None
+        except Exception as error:  # noqa: BLE001 - of a class of its own, it may raise anything when looked at
+            what = error if isinstance(error, (TypeError, ValueError)) else in_words(error)
+            raise AlbedoError(f"it returned what cannot be passed: {what}") from None
 
 
 # -- doing one ---------------------------------------------------------------------------------------------------
@@ -246,17 +248,21 @@ def _raised(error: BaseException) -> dict[str, Any]:
     """Return what a cell is told of an error that a tool raised. Its arguments go along where they can be passed, so
     that a builtin one is what it was here.
     """
-    filename = error.filename if isinstance(error, OSError) else None
-    args = list(error.args) if filename is None else [*error.args, filename]
     try:
+        filename = error.filename if isinstance(error, OSError) else None
+        args = list(error.args) if filename is None else [*error.args, filename]
         if len(repr(args)) > _MOST_TEXT:
             args = []
-        values.encode(args)
-    except (TypeError, ValueError):
+        json.dumps(values.encode(args)[0])
+    except BaseException:  # noqa: BLE001 - the error, and what is in it, may be of any class, whose code may do anything
         args = []
+    try:
+        message = str(error)
+    except BaseException as second:  # noqa: BLE001 - as above
+        message = f"(its __str__ raised {type(second).__name__})"
     raised = {
         "name": type(error).__name__,
-        "message": str(error)[:_MOST_TEXT],
+        "message": message[:_MOST_TEXT],
         "builtin": type(error).__module__ == "builtins",
         "args": args,
     }
