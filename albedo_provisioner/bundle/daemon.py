@@ -86,8 +86,7 @@ def _begin(
             detail = error.strerror or str(error)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):  # it is the run directory that has no room
                 return {"error": "staging", "path": path, "detail": detail}
-            argv = [word.replace("{python}", sys.executable) for word in request["kernel"].get("argv") or ()]
-            return {"error": "spawn", "argv": argv, "detail": detail}
+            return {"error": "spawn", "program": error.filename or "the kernel", "detail": detail}
         except UnknownKernelspecError as error:
             return {"error": "kernelspec", "detail": str(error)}
     # Only now: it imports ctypes, and the kernel has no orphans for as long as it is still starting.

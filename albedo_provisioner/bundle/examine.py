@@ -8,6 +8,7 @@ Each look has a thread and some seconds of its own: one that fails or hangs keep
 """
 
 import os
+import resource
 import sys
 import threading
 import time
@@ -164,7 +165,10 @@ def main(request, read, report):
     # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None]) -> None
     """Tell all there is to say of this host, then help to measure the way to it."""
     version = "%d.%d.%d" % sys.version_info[:3]
-    report(here={"python": sys.executable, "version": version, "os": os.uname()[0], "arch": os.uname()[4]})
+    here = {"python": sys.executable, "version": version, "os": os.uname()[0], "arch": os.uname()[4]}
+    # Said first: with too little memory nothing else may come of it.
+    memory = resource.getrlimit(resource.RLIMIT_AS)[0]
+    report(here=here, memory=None if memory == resource.RLIM_INFINITY else memory)
     looks = {"home": home}
     if sys.version_info >= (3, 11):
         try:

@@ -13,7 +13,7 @@ from . import processes, rundir
 from .channels import KernelChannels
 from .heap import OutOfMemoryWatch
 from .messages import HEADER, PARENT, json_part
-from .spawn import boot_id, last_words, spawn
+from .spawn import boot_id, last_words, memory_limit, spawn
 from .wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 
 START_POLL = 0.004
@@ -175,7 +175,13 @@ class Kernel:
     def _ended(self, code: int | None) -> None:
         oom = self._memory is not None and self._memory.killed() and code in (-9, None)
         asked = self._end_asked[0] if self._end_asked and time.monotonic() < self._end_asked[1] else None
-        self.exit = {"code": code, "words": last_words(self._path), "out_of_memory": oom, "asked": asked}
+        self.exit = {
+            "code": code,
+            "words": last_words(self._path),
+            "out_of_memory": oom,
+            "memory_limit": memory_limit(),
+            "asked": asked,
+        }
         self.state = "exited"
         begun = rundir.begun(self._path)
         if begun is not None:

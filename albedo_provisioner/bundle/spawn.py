@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import resource
 import signal
 import sys
 from typing import Any
@@ -122,6 +123,12 @@ def last_words(path: str, most: int = 4000) -> str:
             return file.read().decode("utf-8", "replace").strip()
     except OSError:
         return ""
+
+
+def memory_limit() -> int | None:
+    """Return how much address space one process may have here (`ulimit -v`), in bytes; None for as much as it likes."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    return None if limit == resource.RLIM_INFINITY else limit
 
 
 def recorded_process(record: dict[str, Any]) -> tuple[int, int] | None:

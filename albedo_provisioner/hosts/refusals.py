@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import Any
 
@@ -49,8 +50,7 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     if kind == "packages":
         return lacks_packages(host, report)
     if kind == "spawn":
-        program = report["argv"][0] if report.get("argv") else "the kernel"
-        return KernelStartError(host, f"{program} could not be run on {host}: {detail}.", detail)
+        return KernelStartError(host, f"{report['program']} could not be run on {host}: {detail}.", detail)
     if kind == "kernelspec":
         return KernelStartError(
             host,
@@ -239,9 +239,40 @@ def took_too_long(host: str, seconds: float, said: str, *, begun: bool, shell: b
 
 
 def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:
-    """Return the error for a kernel whose process ended before it listened."""
+    """Return the error for a kernel whose process ended before it listened.
+
+    Args:
+        host: the host as the user spells it.
+        exit_: how it ended, as its keeper says it (`Kernel.exit` in `bundle/kernel.py`).
+    """
     code = exit_.get("code")
     how = f"signal {-code}" if isinstance(code, int) and code < 0 else f"exit status {code}"
     words = str(exit_.get("words") or "")
-    last = words.splitlines()[-1].strip() if words else "it printed nothing"
-    return KernelStartError(host, f"The kernel on {host} ended while starting ({how}): {last}", words)
+    limit = exit_.get("memory_limit")
+    little = ""
+    if isinstance(limit, int) and limit < LITTLE_MEMORY:
+        little = f". A process may have no more than {limit / 1e6:.0f} MB of memory there (ulimit -v)."
+    return KernelStartError(
+        host,
+        f"The kernel on {host} ended while starting ({how}): {cause_in(words) or 'it printed nothing'}{little}",
+        words,
+    )
+
+
+LITTLE_MEMORY = 1 << 30
+"""Bytes of address space that a kernel, or what it imports, may well want."""
+
+_ERROR = re.compile(r"\S*(?:error|exception)\b|(?:\S+:? )?(?:fatal|error|panic)\b", re.IGNORECASE)
+_MOST_CAUSE = 300
+
+
+def cause_in(words: str) -> str:
+    """Return what tells why a program ended, of what it printed at its end: from the last line on that begins as errors
+    do, else the last line; in one line, and not a long one.
+
+    (R ends with "Execution halted", behind what was wrong; Python's last line is what was wrong.)
+    """
+    lines = [line for line in words.splitlines() if line.strip()]
+    at = max((number for number, line in enumerate(lines) if _ERROR.match(line)), default=len(lines) - 1)
+    cause = " / ".join("".join(filter(str.isprintable, line)).strip() for line in lines[max(0, at) :])
+    return cause if len(cause) <= _MOST_CAUSE else f"{cause[:_MOST_CAUSE]}..."

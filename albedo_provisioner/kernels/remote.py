@@ -223,7 +223,7 @@ class RemoteKernel(WatchedKernel):
             self._changed.clear()
             await self._changed.wait()
         if self.state == "exited":
-            raise start_failed(self._transport.host, {"code": self.exit_code, "words": self._words})
+            raise start_failed(self._transport.host, self._exit)
 
     async def _abandon(self, error: BaseException) -> None:
         """Undo a start that failed with `error`, or is not wanted any more, and let go of the kernel."""

@@ -57,7 +57,7 @@ class WatchedKernel:
         self._warning = ""  # what threatens the kernel on its host, once the user was told
         self._node = node  # the machine behind the host's name that it runs on
         self._boot_id = ""  # of the host's run in which the kernel was started
-        self._words = ""  # what the kernel printed at its end
+        self._exit: dict[str, Any] = {}  # what its keeper said of its end
         self._expected = False  # whether its end was asked for
         self._silent = False  # whether there is nothing more to come from a kernel that has ended
         self._relaunching = False  # whether we are at starting it anew
@@ -274,7 +274,7 @@ class WatchedKernel:
         exit_ = kernel.get("exit")
         if exit_:
             self.exit_code = exit_["code"]
-            self._words = exit_.get("words", "")
+            self._exit = exit_
             self.cause = f"The kernel on {self.host} {how_it_ended(exit_)}."
         else:
             self.exit_code, self.cause = None, None

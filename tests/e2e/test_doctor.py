@@ -19,7 +19,7 @@ from kernels import started
 from masters import Master
 
 from albedo_provisioner import AsyncHosts, Hosts
-from albedo_provisioner.errors import LocationError
+from albedo_provisioner.errors import KernelStartError, LocationError
 from albedo_provisioner.hosts.doctor import verdicts
 from albedo_provisioner.hosts.doctor.findings import Diagnosis, Finding
 
@@ -254,6 +254,22 @@ class TestPackages:
         assert "noexec" in packages.text
         assert "--python" in packages.text
         assert "venv" not in f"{packages.text} {packages.advice}"  # one below ~ would load nothing either
+
+
+class TestMemory:
+    async def test_that_is_too_little_is_a_problem_and_named_when_a_kernel_dies_of_it(self, sshd_host: Real) -> None:
+        profile = (sshd_host.home / ".profile").read_text()
+        sshd_host.write(".profile", f"{profile}ulimit -v 60000\n")
+        found = await AsyncHosts().diagnose(str(sshd_host.alias))
+        assert blocking(found) == ["memory"]
+        assert "61 MB of memory (ulimit -v)" in only(found, "memory").text
+        with pytest.raises(KernelStartError, match=r"no more than 61 MB of memory there \(ulimit -v\)"):
+            async with started(sshd_host.location()):
+                pass
+        sshd_host.write(".profile", f"{profile}ulimit -v 800000\n")
+        found = await AsyncHosts().diagnose(str(sshd_host.alias))
+        assert blocking(found) == []
+        assert only(found, "memory").state == "note"
 
 
 class TestAHome:

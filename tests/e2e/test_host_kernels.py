@@ -163,6 +163,21 @@ class TestPython:
         assert "--kernel" in str(caught.value)
         assert settled(any_host.leftovers) == []
 
+    async def test_one_that_cannot_start_is_told_with_the_cause(self, embedded_host: Embedded) -> None:
+        """Of what it said, not only the last line; of a program that is not there, its name."""
+        said = "Error in library(x) : \n  there is no package called x\nCalls: main -> library\nExecution halted"
+        install(embedded_host, "halts", argv=["sh", "-c", 'echo loading; echo "$0" >&2; exit 1', said])
+        install(embedded_host, "lacks", argv=["no-such-program", "{connection_file}"])
+        for kernel, words in (
+            ("halts", "exit status 1): Error in library(x) : / there is no package called x / Calls: main"),
+            ("lacks", f"no-such-program could not be run on {embedded_host.alias}: No such file or directory."),
+        ):
+            with pytest.raises(KernelStartError) as caught:
+                async with started(embedded_host.location(), {"kernel": kernel}):
+                    pass
+            assert words in str(caught.value)
+        assert settled(embedded_host.leftovers) == []
+
     async def test_the_hosts_kernelspec_may_change_between_starts(self, remote_host: Host) -> None:
         directory = install(remote_host, "other", env={"COLOUR": "green"})
         async with started(remote_host.location(), {"kernel": "other"}) as kernel:

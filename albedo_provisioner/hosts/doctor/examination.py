@@ -52,6 +52,7 @@ class Examined:
         begun: whether the account's shells let our command through.
         left_out: why the login profile was left out, in words that follow "its login profile"; empty if it was not.
         here: its interpreter and system.
+        memory: bytes of address space that a process may have there; None for as many as it likes.
         looks: by name, what was seen (`facts`) or why nothing was (`failed`).
         round_trip: the shortest of some, in seconds.
         skew: seconds that its clock is ahead of this one's.
@@ -68,6 +69,7 @@ class Examined:
     begun: bool = False
     left_out: str = ""
     here: dict[str, Any] | None = None
+    memory: int | None = None
     looks: dict[str, dict[str, Any]] = field(default_factory=dict)
     round_trip: float | None = None
     skew: float | None = None
@@ -113,7 +115,8 @@ async def _ask(talk: _Conversation, found: Examined, enter: Callable[[str], None
     enter("asking")
     opened = time.monotonic()
     found.connected = opened - began
-    found.here = (await talk.report(ANSWER_TIMEOUT))["here"]
+    first = await talk.report(ANSWER_TIMEOUT)
+    found.here, found.memory = first["here"], first["memory"]
     found.answered = time.monotonic() - opened
     limit = time.monotonic() + LOOKS_TIMEOUT
     while "looked" not in (report := await talk.report(limit - time.monotonic())):

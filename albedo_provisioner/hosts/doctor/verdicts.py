@@ -10,7 +10,7 @@ from typing import Any
 from ...errors import AlbedoError
 from ..host_python import HostPython
 from ..probe import OLDEST_PYTHON
-from ..refusals import mending, mounted_noexec, old_python
+from ..refusals import LITTLE_MEMORY, mending, mounted_noexec, old_python
 from ..ssh_channel import MAX_CHANNELS, SSHChannel
 from ..ssh_config import ssh_command
 from ..wheels import kept_set
@@ -25,6 +25,7 @@ _SKEW = 2.0  # seconds
 _BUNDLE_BYTES, _BUNDLE_FILES = 2 << 20, 100
 _PACKAGES_BYTES, _PACKAGES_FILES = 60 << 20, 4500
 _LITTLE_BYTES, _LITTLE_FILES = 500 << 20, 5000
+_MEMORY_NEEDED = 80 << 20
 
 Facts = dict[str, Any]
 
@@ -43,6 +44,8 @@ def of_host(host: str, examined: Examined) -> Iterator[Finding]:
         return
     yield _login(host, examined)
     yield _python(host, examined.here)
+    if examined.memory is not None and examined.memory < LITTLE_MEMORY:
+        yield _memory(examined.memory)
     looks = {name: seen.get("facts") for name, seen in examined.looks.items()}
     lacking = bool((looks.get("packages") or {}).get("without"))
     noexec = bool((looks.get("home") or {}).get("noexec"))
@@ -62,7 +65,7 @@ def of_host(host: str, examined: Examined) -> Iterator[Finding]:
             seen = looks[name]
             failed = examined.looks[name].get("failed")
             yield note(name, f"could not be looked at: {failed}") if seen is None else verdict(seen)
-    if examined.error is not None:
+    if examined.error is not None and not _died_of_memory(examined):
         yield problem("connection", str(examined.error))
 
 
@@ -166,6 +169,20 @@ def _home(host: str, seen: Facts, lacking: bool) -> Finding:
         advice = "Let nobody else write there: chmod go-w ~"
         return note("home", f"{text}; others may write in the home (mode {seen['mode']:04o}).", advice, **facts)
     return ok("home", text, **facts)
+
+
+def _died_of_memory(examined: Examined) -> bool:
+    """Whether our code there came to its end by itself, where no more was to be expected."""
+    little = examined.memory is not None and examined.memory < _MEMORY_NEEDED
+    return little and examined.ended is not None and examined.ended.error is None
+
+
+def _memory(limit: int) -> Finding:
+    text = f"a process may have no more than {_size(limit)} of memory (ulimit -v)"
+    advice = "See where the login sets that (its profile, limits.conf)."
+    if limit < _MEMORY_NEEDED:
+        return problem("memory", f"{text}, which no kernel can live on.", advice, limit=limit)
+    return note("memory", f"{text}; what needs more ends, and sometimes without a word.", advice, limit=limit)
 
 
 def _runtime(seen: Facts) -> Finding:
