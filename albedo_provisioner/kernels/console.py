@@ -27,6 +27,7 @@ class Execution:
 
     Attributes:
         msg_id: the request's id.
+        name: what its asker calls it.
         header: its header.
         reply: the content of the kernel's reply, once it is there.
         began: whether the kernel has said that it runs.
@@ -34,8 +35,9 @@ class Execution:
         finished: set once both the reply and the idle status have come, or it was given up.
     """
 
-    def __init__(self, msg_id: str, header: dict[str, Any], heard: Heard) -> None:
+    def __init__(self, msg_id: str, header: dict[str, Any], heard: Heard, name: str | None = None) -> None:
         self.msg_id = msg_id
+        self.name = name or msg_id
         self.header = header
         self.heard = heard
         self.reply: dict[str, Any] | None = None
@@ -105,7 +107,13 @@ class Console:
     # -- asking ----------------------------------------------------------------------------------------------
 
     def execute(
-        self, code: str, heard: Heard, *, msg_id: str | None = None, metadata: dict[str, Any] | None = None
+        self,
+        code: str,
+        heard: Heard,
+        *,
+        msg_id: str | None = None,
+        name: str | None = None,
+        metadata: dict[str, Any] | None = None,
     ) -> Execution:
         """Have code run after all that was asked before.
 
@@ -113,6 +121,7 @@ class Console:
             code: the code.
             heard: told the type and content of every message of output.
             msg_id: id of the request; None for a fresh one.
+            name: what its asker calls it, for themselves; None for the request's id.
             metadata: the request's metadata.
         """
         content = {
@@ -127,7 +136,7 @@ class Console:
         if msg_id is not None:
             message["msg_id"] = message["header"]["msg_id"] = msg_id
         header = message["header"]
-        execution = Execution(header["msg_id"], header, heard)
+        execution = Execution(header["msg_id"], header, heard, name)
         self._cells[execution.msg_id] = execution
         if self.greeting is not None:
             execution.hear("stream", {"name": "stderr", "text": self.greeting + "\n"})

@@ -51,7 +51,7 @@ class Outputs:
     Args:
         limits: how much of them to keep.
         folder: where the whole text of a stream goes that is longer than that, in files of `name`.
-        name: the cell's id.
+        name: the id of the cell's request.
         told: called with a copy of each output as it comes, whole, before anything is cut. It is the caller's code:
             what it raises is noted and changes nothing else.
     """
@@ -112,6 +112,7 @@ class Outputs:
             stdout_clipped=self.texts["stdout"].clipped,
             stderr_clipped=self.texts["stderr"].clipped,
             folder=str(self._folder),
+            file=self._name,
         )
 
     @property

@@ -17,9 +17,6 @@ from .results import LOST, KernelReport, Result, status_of
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
-_EVERYTHING = Limits(stdout=50_000_000, stderr=50_000_000, displays=200_000_000)
-"""The limits of the call that asked for it are not on record; the journal is bounded itself."""
-
 
 async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> Result:
     """Return a cell's result once it has come to its end; on the I/O thread.
@@ -40,7 +37,7 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         )
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
     try:
-        found: JournalCell | None = await await_cell(host, cell.kernel_id, session.python, cell.cell_id)
+        found: JournalCell | None = await await_cell(host, cell.kernel_id, session.python, cell.msg_id)
     except KernelGoneError as error:
         report.note = f"What came of this call is gone together with its kernel: {error}"
         report.state_lost = True
@@ -51,7 +48,7 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
             "since that the journal has given it up."
         )
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
-    outputs = Outputs(_EVERYTHING, folder, cell.cell_id)
+    outputs = Outputs(Limits(), folder, cell.msg_id)  # those of the call that asked for it are not on record
     reply = {}
     for message in found.messages:
         if message.msg_type == "execute_reply":
@@ -107,13 +104,13 @@ class PastCells:
             KeyError: this session has no such cell on record.
             AlbedoError: what came of it cannot be found out (now).
         """
-        record = self._records.cell(cell_id)
-        if record is None or record.session_id != self._session.session_id:
+        record = self._records.cell(self._session.session_id, cell_id)
+        if record is None:
             raise KeyError(f"The session {self._session.session_id} has no cell {cell_id} on record.")
         if record.result is None:
             await self._serve(record)
             return await self._find_out(record)
-        return Result.from_dict(record.result, str(self._records.outputs))
+        return Result.from_dict(record.result, str(self._records.outputs), record.msg_id)
 
     async def salvage(self, kernel_id: str) -> None:
         """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more."""
@@ -127,5 +124,5 @@ class PastCells:
     async def _find_out(self, record: CellRecord) -> Result:
         """Return what came of a cell of an earlier process, and put it on record."""
         result = await result_of(record, self._session, self._records.outputs)
-        self._records.finish(record.cell_id, result)
+        self._records.finish(record.msg_id, result)
         return result

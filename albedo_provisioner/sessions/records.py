@@ -8,6 +8,7 @@ import os
 import random
 import sqlite3
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +45,8 @@ CREATE TABLE IF NOT EXISTS cells (
     code TEXT NOT NULL,
     state TEXT NOT NULL,
     asked REAL NOT NULL,
-    result TEXT
+    result TEXT,
+    name TEXT
 ) STRICT;
 CREATE TABLE IF NOT EXISTS joined (
     session_id TEXT PRIMARY KEY,
@@ -136,13 +138,14 @@ class CellRecord:
     """One cell of a session.
 
     Attributes:
-        cell_id: its id, which is that of its request to the kernel.
+        cell_id: its id, by which its session's callers know it.
         session_id: the session.
         kernel_id: the kernel that it was given to; None when it ran without one.
         code: what was to be run.
         state: "running" until its result is there, then "done".
         asked: when it was asked for, in seconds since the epoch.
         result: what came of it, see `Result.to_dict`; None while it is running.
+        msg_id: the id of its request to the kernel.
     """
 
     cell_id: str
@@ -152,6 +155,29 @@ class CellRecord:
     state: str
     asked: float
     result: dict[str, Any] | None = None
+    msg_id: str = ""
+
+
+@dataclass(frozen=True)
+class CellName:
+    """What a cell is called.
+
+    Attributes:
+        cell_id: its id in its session, where a caller may make it up.
+        msg_id: the id of its request to the kernel. No other cell of any session has it: kernels are shared by those
+            who join them, and the files with the whole texts of results by all.
+    """
+
+    cell_id: str
+    msg_id: str
+
+    @classmethod
+    def of(cls, session_id: str, cell_id: str | None) -> CellName:
+        """Return the name of the cell that a session's caller calls so; None for a fresh one."""
+        if cell_id is None:
+            fresh = uuid.uuid4().hex
+            return cls(fresh, fresh)
+        return cls(cell_id, uuid.uuid5(uuid.UUID(session_id), cell_id).hex)
 
 
 class SessionRecords:
@@ -168,8 +194,23 @@ class SessionRecords:
         place = albedo_home(home)
         self._path = place / "sessions.sqlite"
         self._database = connect(self._path, _SCHEMA, _CONTENT)
+        try:
+            self._bring_up_to_date()
+        except sqlite3.Error as error:
+            self._database.close()
+            raise unusable(self._path, _CONTENT, error) from error
         self.outputs: Path = place / "outputs"
         """The directory for texts that are too long for results; it may have to be made."""
+
+    def _bring_up_to_date(self) -> None:
+        """Give a file of an earlier version what it lacks. There the id that a caller had made up was the request's."""
+        if not self._names_cells():
+            with self._at_once():
+                if not self._names_cells():  # nor has another process done it meanwhile
+                    self._database.execute("ALTER TABLE cells ADD COLUMN name TEXT")
+
+    def _names_cells(self) -> bool:
+        return any(row[1] == "name" for row in self._database.execute("PRAGMA table_info(cells)"))
 
     def sweep_outputs(self) -> None:
         """Remove texts of results that were kept for long enough."""
@@ -228,7 +269,7 @@ class SessionRecords:
 
     # -- cells -----------------------------------------------------------------------------------------------
 
-    def begin(self, cell_id: str, session_id: str, kernel_id: str | None, code: str) -> None:
+    def begin(self, cell: CellName, session_id: str, kernel_id: str | None, code: str) -> None:
         """Note that a cell of a session is about to be run, or that it goes to another kernel than was noted first.
 
         The oldest of too many are forgotten, now and then.
@@ -237,15 +278,16 @@ class SessionRecords:
             ConfigError: it cannot be noted.
         """
         try:
-            self._begin(cell_id, session_id, kernel_id, code)
+            self._begin(cell, session_id, kernel_id, code)
         except sqlite3.Error as error:
             raise unusable(self._path, _CONTENT, error) from error
 
-    def _begin(self, cell_id: str, session_id: str, kernel_id: str | None, code: str) -> None:
+    def _begin(self, cell: CellName, session_id: str, kernel_id: str | None, code: str) -> None:
+        name = None if cell.cell_id == cell.msg_id else cell.cell_id
         self._database.execute(
-            "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked) VALUES (?, ?, ?, ?, ?, ?) "
+            "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked, name) VALUES (?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (cell_id) DO UPDATE SET kernel_id = excluded.kernel_id",
-            (cell_id, session_id, kernel_id, code, RUNNING, time.time()),
+            (cell.msg_id, session_id, kernel_id, code, RUNNING, time.time(), name),
         )
         if random.randrange(_FORGET_EVERY) == 0:  # not every so many rows: sessions may take turns
             self._database.execute(
@@ -265,7 +307,7 @@ class SessionRecords:
             raise
         self._database.execute("COMMIT")
 
-    def finish(self, cell_id: str, result: Result, session: SessionRecord | None = None) -> None:
+    def finish(self, msg_id: str, result: Result, session: SessionRecord | None = None) -> None:
         """Note what came of a cell, and what has changed of its session, if that is given.
 
         Raises:
@@ -276,18 +318,21 @@ class SessionRecords:
                 if session is not None:
                     self.put(session)
                 self._database.execute(
-                    "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, result.to_json(), cell_id)
+                    "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, result.to_json(), msg_id)
                 )
         except sqlite3.Error as error:
             raise unusable(self._path, _CONTENT, error) from error
 
-    def withdraw(self, cell_id: str) -> None:
+    def withdraw(self, msg_id: str) -> None:
         """Note that a cell was not run after all."""
-        self._database.execute("DELETE FROM cells WHERE cell_id = ?", (cell_id,))
+        self._database.execute("DELETE FROM cells WHERE cell_id = ?", (msg_id,))
 
-    def cell(self, cell_id: str) -> CellRecord | None:
-        """Return a cell."""
-        row = self._database.execute(f"SELECT {_COLUMNS} FROM cells WHERE cell_id = ?", (cell_id,)).fetchone()
+    def cell(self, session_id: str, cell_id: str) -> CellRecord | None:
+        """Return a cell of a session."""
+        msg_id = CellName.of(session_id, cell_id).msg_id  # if a caller made its id up; else that is the request's
+        row = self._database.execute(
+            f"SELECT {_COLUMNS} FROM cells WHERE session_id = ? AND cell_id IN (?, ?)", (session_id, msg_id, cell_id)
+        ).fetchone()
         return None if row is None else _cell(row)
 
     def cells(self, session_id: str) -> list[CellRecord]:
@@ -302,7 +347,7 @@ _SESSIONS = (
     "SELECT sessions.*, (SELECT asked FROM cells WHERE cells.session_id = sessions.session_id ORDER BY number DESC "
     "LIMIT 1), joined.kernel_id, notebook, joined.process FROM sessions LEFT JOIN joined USING (session_id)"
 )
-_COLUMNS = "cell_id, session_id, kernel_id, code, state, asked, result"
+_COLUMNS = "cell_id, session_id, kernel_id, code, state, asked, result, name"
 
 
 def _session(row: tuple[Any, ...]) -> SessionRecord:
@@ -348,7 +393,6 @@ def _joined(kernel_id: str | None, notebook: str | None, process: str | None) ->
 
 
 def _cell(row: tuple[Any, ...]) -> CellRecord:
-    cell_id, session_id, kernel_id, code, state, asked, result = row
-    return CellRecord(
-        cell_id, session_id, kernel_id, code, state, asked, None if result is None else json.loads(result)
-    )
+    msg_id, session_id, kernel_id, code, state, asked, result, name = row
+    found = None if result is None else json.loads(result)
+    return CellRecord(name or msg_id, session_id, kernel_id, code, state, asked, found, msg_id)

@@ -77,6 +77,8 @@ class Result:
     traceback_colored: str | None = None
     folder: str = ""
     """Where the whole texts are, if they are anywhere."""
+    file: str = ""
+    """The name of their files there, without its ending."""
 
     @property
     def ok(self) -> bool:
@@ -103,7 +105,7 @@ class Result:
     def _full(self, name: str, text: str, clipped: bool) -> str:
         if not clipped:
             return text
-        path = Path(self.folder) / f"{self.cell_id}.{name}"
+        path = Path(self.folder) / f"{self.file or self.cell_id}.{name}"
         return path.read_text(encoding="utf-8", errors="surrogatepass")
 
     def to_dict(self) -> dict[str, Any]:
@@ -114,17 +116,27 @@ class Result:
     def to_json(self) -> str:
         """Return `to_dict()` as text."""
         content = {**vars(self), "kernel": vars(self.kernel)}
-        del content["folder"]
+        del content["folder"], content["file"]
         return json.dumps(content)
 
     @classmethod
-    def from_dict(cls, content: dict[str, Any], folder: str) -> Result:
-        """Return what `to_dict` was made from; keys of a later version are passed over."""
+    def from_dict(cls, content: dict[str, Any], folder: str, file: str) -> Result:
+        """Return what `to_dict` was made from; keys of a later version are passed over.
+
+        Args:
+            content: that.
+            folder: where the whole texts of results are.
+            file: the name of this one's files there, without its ending.
+        """
         known = {each.name for each in fields(cls)}
         report = {each.name for each in fields(KernelReport)}
         kernel = KernelReport(**{key: value for key, value in content.get("kernel", {}).items() if key in report})
-        rest = {key: value for key, value in content.items() if key in known and key not in ("kernel", "folder")}
-        return cls(**rest, kernel=kernel, folder=folder)
+        rest = {key: value for key, value in content.items() if key in known and key not in _OURS}
+        return cls(**rest, kernel=kernel, folder=folder, file=file)
+
+
+_OURS = ("kernel", "folder", "file")
+"""Attributes that are not taken over as they are in a dictionary."""
 
 
 def status_of(reply: dict[str, Any]) -> str:

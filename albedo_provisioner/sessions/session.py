@@ -9,7 +9,6 @@ import asyncio
 import logging
 import signal
 import time
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.wire import TOOL
@@ -26,7 +25,7 @@ from .call import Call
 from .joined_kernel import JoinedKernel
 from .outputs import Outputs
 from .past import PastCells
-from .records import CellRecord, SessionRecord
+from .records import CellName, CellRecord, SessionRecord
 from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Result, status_of
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel
 from .tools import SessionTools
@@ -124,7 +123,7 @@ class SessionCore:
             "kernel_id": self.record.kernel_id,
             "joined": not self._held.ours,
             "execution_state": state,
-            "cell_id": running.msg_id if running else None,
+            "cell_id": running.name if running else None,
             "tools": list(self.tools.names),
             "running_for": time.monotonic() - self._since if running else None,
             "jobs": [] if kernel is None else kernel.jobs.known(),
@@ -145,10 +144,12 @@ class SessionCore:
             raise AlbedoError(
                 "A tool cannot run code on the session whose cell waits for it; it would wait for itself."
             )
-        cell_id = call.cell_id or uuid.uuid4().hex
-        if call.cell_id and (cell_id in self._calls or self._registry.records.cell(cell_id) is not None):
+        session_id, records = self.record.session_id, self._registry.records
+        cell = CellName.of(session_id, call.cell_id or None)
+        cell_id = cell.cell_id
+        if call.cell_id and (cell_id in self._calls or records.cell(session_id, cell_id) is not None):
             return await self.cell(cell_id)
-        work = asyncio.get_running_loop().create_task(self._execute(call, cell_id))
+        work = asyncio.get_running_loop().create_task(self._execute(call, cell))
         self._calls[cell_id] = work
         work.add_done_callback(lambda done: self._call_done(cell_id, done))
         try:
@@ -156,7 +157,7 @@ class SessionCore:
         except asyncio.CancelledError:
             if work.cancelled():
                 self._must_be_open()
-            if self._running is not None and self._running.msg_id == cell_id:
+            if self._running is not None and self._running.msg_id == cell.msg_id:
                 in_background(self.interrupt())
             else:
                 work.cancel()  # it has not begun, and will not
@@ -167,7 +168,7 @@ class SessionCore:
         if not work.cancelled() and (error := work.exception()) is not None:
             log.debug("%s: %s", self.record.session_id, error)
 
-    async def _execute(self, call: Call, cell_id: str) -> Result:
+    async def _execute(self, call: Call, cell: CellName) -> Result:
         async with self._turn:
             self._must_be_open()
             self.record.used = time.time()
@@ -184,8 +185,8 @@ class SessionCore:
                 except KernelStartError as error:
                     if not self._held.ours:
                         raise
-                    return await self._without_kernel(call, cell_id, report, notes, error)
-                result = await self._run(call, cell_id, report, notes)
+                    return await self._without_kernel(call, cell, report, notes, error)
+                result = await self._run(call, cell, report, notes)
                 if result is not None:
                     return result
             raise AlbedoError(
@@ -261,7 +262,7 @@ class SessionCore:
         self.record.lost = None
 
     async def _without_kernel(
-        self, call: Call, cell_id: str, report: KernelReport, notes: list[str], error: KernelStartError
+        self, call: Call, cell: CellName, report: KernelReport, notes: list[str], error: KernelStartError
     ) -> Result:
         """No kernel can be started on a host that can be used otherwise: run the code once without one.
 
@@ -270,13 +271,13 @@ class SessionCore:
         """
         log.warning("%s runs code without a kernel: %s", self.record.session_id, error)
         records = self._registry.records
-        records.begin(cell_id, self.record.session_id, None, call.code)
-        outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
+        records.begin(cell, self.record.session_id, None, call.code)
+        outputs = Outputs(call.limits, records.outputs, cell.msg_id, call.told)
         began = time.monotonic()
         try:
-            result = await run_once(self.record, call.code, call.timeout, outputs, cell_id, report)
+            result = await run_once(self.record, call.code, call.timeout, outputs, cell.cell_id, report)
         except AlbedoError as second:
-            records.withdraw(cell_id)
+            records.withdraw(cell.msg_id)
             raise KernelStartError(
                 error.host, f"{error} Nor could the code be run without a kernel: {second}", error.detail
             ) from error
@@ -291,27 +292,27 @@ class SessionCore:
         _note_of_listener(outputs, notes)
         report.note = " ".join([*notes, *self._news_of_links()])
         result.duration = time.monotonic() - began
-        self._finish(cell_id, result)
+        self._finish(cell, result)
         return result
 
     # -- one cell --------------------------------------------------------------------------------------------
 
-    async def _run(self, call: Call, cell_id: str, report: KernelReport, notes: list[str]) -> Result | None:
+    async def _run(self, call: Call, cell: CellName, report: KernelReport, notes: list[str]) -> Result | None:
         """Run the cell on the kernel; None when the kernel ended before it had begun the cell."""
         kernel, console, records = self._held.kernel, self._held.console, self._registry.records
         assert kernel is not None
         assert console is not None
-        outputs = Outputs(call.limits, records.outputs, cell_id, call.told)
-        records.begin(cell_id, self.record.session_id, kernel.kernel_id, call.code)
+        outputs = Outputs(call.limits, records.outputs, cell.msg_id, call.told)
+        records.begin(cell, self.record.session_id, kernel.kernel_id, call.code)
         before = kernel.connections - (kernel.away is None)  # connections that cannot have carried it
         began = self._since = time.monotonic()
-        grant = self.tools.grant(cell_id, call.tools, call.max_tool_calls, call.loop)
+        grant = self.tools.grant(cell.msg_id, call.tools, call.max_tool_calls, call.loop)
         offered = (kernel.kernel_id, kernel.pid, self.tools.descriptions)
         about: dict[str, Any] = {"server": self.record.session_id}
         if offered != self._prepared:
             about["prepare"] = {"tools": self.tools.descriptions, "names": NAMES}
-        metadata = {"albedo": about}
-        execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id, metadata=metadata)
+        request: dict[str, Any] = {"msg_id": cell.msg_id, "name": cell.cell_id, "metadata": {"albedo": about}}
+        execution = self._running = console.execute(call.code, outputs.take, **request)
         status = None
         try:
             while not await _finished(execution, _left(call.timeout, began)) or self._was_aborted(execution):
@@ -320,10 +321,10 @@ class SessionCore:
                     await self._time_out(kernel, execution, call.timeout or 0.0, notes)
                     break
                 await asyncio.sleep(_ABORT_PAUSE)
-                execution = self._running = console.execute(call.code, outputs.take, msg_id=cell_id, metadata=metadata)
+                execution = self._running = console.execute(call.code, outputs.take, **request)
         finally:
             self._running = None
-            self.tools.end(cell_id)
+            self.tools.end(cell.msg_id)
             if execution.began:
                 self._prepared = offered
         outputs.close()
@@ -332,14 +333,14 @@ class SessionCore:
             if not by_us and kernel.poll() is not None and not await self._had_begun(kernel, execution, before):
                 self._held.lose(kernel.cause or execution.given_up)
                 return None
-            status = INTERRUPTED if kernel.poll() is None and cell_id in self._interrupted else LOST
+            status = INTERRUPTED if kernel.poll() is None and cell.msg_id in self._interrupted else LOST
             notes.append(execution.given_up)
         if self._held.kernel is kernel and kernel.poll() is not None:
             self._held.lose(kernel.cause or execution.given_up or "its kernel ended")
-        result = self._result(cell_id, status, execution, outputs, report, notes)
+        result = self._result(cell, status, execution, outputs, report, notes)
         result.duration = time.monotonic() - began
         result.tool_calls_made = grant.made
-        self._finish(cell_id, result)
+        self._finish(cell, result)
         return result
 
     def _was_aborted(self, execution: Execution) -> bool:
@@ -400,7 +401,7 @@ class SessionCore:
 
     def _result(
         self,
-        cell_id: str,
+        cell: CellName,
         status: str | None,
         execution: Execution,
         outputs: Outputs,
@@ -410,9 +411,9 @@ class SessionCore:
         reply = execution.reply or {}
         if status is None:
             status = status_of(reply)
-            if status == ERROR and cell_id in self._interrupted and _is_interrupt(reply):
+            if status == ERROR and cell.msg_id in self._interrupted and _is_interrupt(reply):
                 status = INTERRUPTED
-        self._interrupted.discard(cell_id)
+        self._interrupted.discard(cell.msg_id)
         report.execution_count = reply.get("execution_count") or None
         if not self.has_kernel:
             report.ended = True
@@ -423,7 +424,7 @@ class SessionCore:
             self._late.clear()
         _note_of_listener(outputs, notes)
         report.note = " ".join([*notes, *self._news_of_jobs(), *self._news_of_links()]) or None
-        return outputs.result(status, cell_id, report)
+        return outputs.result(status, cell.cell_id, report)
 
     def _news_of_links(self) -> list[str]:
         """Return what became of the workspace's links since the last result, whoever linked it."""
@@ -510,7 +511,7 @@ class SessionCore:
         self.closed = True
         try:
             for cell_id, work in self._calls.items():
-                if self._running is None or cell_id != self._running.msg_id:
+                if self._running is None or cell_id != self._running.name:
                     work.cancel()
             await self._end_running(INTERRUPT_GRACE)
             if self._calls:
@@ -567,13 +568,13 @@ class SessionCore:
             except KernelGoneError as error:  # one that was joined; what became of the cell is told as of any other
                 log.info("%s: %s", self.record.session_id, error)
 
-    def _finish(self, cell_id: str, result: Result) -> None:
+    def _finish(self, cell: CellName, result: Result) -> None:
         """Put a cell's result on record, and what has changed of the session."""
         self.record.used = time.time()
         lasting = self.record.lasting
         changed = not self.closed and lasting != self._on_record
         try:
-            self._registry.records.finish(cell_id, result, self.record if changed else None)
+            self._registry.records.finish(cell.msg_id, result, self.record if changed else None)
         except ConfigError as error:  # a result is worth more
             log.warning("%s: what came of a cell is not on record: %s", self.record.session_id, error)
             result.kernel.note = " ".join(

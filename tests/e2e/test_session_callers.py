@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
+import os
+import sqlite3
+import subprocess
+import sys
+import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from faces import Embedded
 from procs import wait_until
 
-from albedo_provisioner import Sessions
+from albedo_provisioner import Limits, Result, Sessions
 
 
 @pytest.fixture
@@ -102,3 +109,85 @@ class TestOutputs:
         assert session.cell("left").status == "interrupted"
         assert session.execute("x").value == "41"
         assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+OLD_SCHEMA = """
+CREATE TABLE sessions (session_id TEXT PRIMARY KEY, owner TEXT NOT NULL, location TEXT NOT NULL, spelled TEXT NOT NULL,
+    tools TEXT NOT NULL, python TEXT, env TEXT NOT NULL, kernel_id TEXT, lost TEXT, created REAL NOT NULL,
+    used REAL NOT NULL, process TEXT NOT NULL) STRICT;
+CREATE TABLE cells (number INTEGER PRIMARY KEY, cell_id TEXT NOT NULL UNIQUE, session_id TEXT NOT NULL, kernel_id TEXT,
+    code TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, result TEXT) STRICT;
+"""
+"""The file of sessions as it was when all sessions had one space of names for their cells."""
+
+
+class TestCellIds:
+    def test_are_each_sessions_own(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        location = embedded_host.location()
+        ours, theirs = sessions.open(location, "a"), sessions.open(location, "b")
+        kernel_id = ours.execute("ran = 0\n0", cell_id="start") and ours.status()["kernel_id"]
+        guest = sessions.join(kernel_id, owner="guest")
+        odd = f"../{'long' * 100}/\x00"
+        for name in ("step-1", odd):
+            for number, session in enumerate((ours, theirs, guest)):
+                code = f"print({number})\nprint('x' * 300)\n{number}"
+                result = session.execute(code, cell_id=name, limits=Limits(stdout=100))
+                assert (result.status, result.value, result.cell_id) == ("ok", str(number), name)
+            for number, session in enumerate((ours, theirs, guest)):
+                for again in (session.cell(name), session.execute("1 / 0", cell_id=name)):
+                    assert (again.value, again.cell_id) == (str(number), name)
+                    assert again.full_stdout() == f"{number}\n{'x' * 300}\n"
+        unnamed = ours.execute("'unnamed'")
+        assert ours.execute("1 / 0", cell_id=unnamed.cell_id).value == "'unnamed'"
+        assert theirs.execute("'theirs'", cell_id=unnamed.cell_id).value == "'theirs'"
+        assert ours.cell(unnamed.cell_id).value == "'unnamed'"
+        assert [cell.cell_id for cell in ours.cells()] == ["start", "step-1", odd, unnamed.cell_id]
+        with pytest.raises(KeyError):
+            theirs.cell("start")
+        files = os.listdir(Path(os.environ["ALBEDO_HOME"]) / "outputs")
+        assert len(files) == 6
+
+    def test_of_an_earlier_version_are_still_known(self) -> None:
+        home = Path(os.environ["ALBEDO_HOME"])
+        result = Result("ok", stdout="cut", value="41", cell_id="turn-1", stdout_clipped=True).to_json()
+        session_id = uuid.uuid4().hex
+        outputs = home / "outputs"
+        outputs.mkdir(parents=True)
+        (outputs / "turn-1.stdout").write_text("all of it")
+        with contextlib.closing(sqlite3.connect(home / "sessions.sqlite")) as database:
+            database.executescript(OLD_SCHEMA)
+            row = (session_id, "o", "/tmp", "/tmp", "[]", None, "{}", None, None, 1.0, 1.0, '[1, 1, "before"]')
+            database.execute(f"INSERT INTO sessions VALUES ({', '.join('?' * len(row))})", row)
+            cells = (1, "turn-1", session_id, None, "41", "done", 1.0, result)
+            database.execute(f"INSERT INTO cells VALUES ({', '.join('?' * len(cells))})", cells)
+            database.commit()
+        with Sessions() as first, Sessions() as second:  # the second one finds it up to date
+            session = first.resume(session_id)
+            for found in (session.cell("turn-1"), session.execute("1 / 0", cell_id="turn-1")):
+                assert (found.value, found.cell_id, found.full_stdout()) == ("41", "turn-1", "all of it")
+            other = second.open("/tmp", "other")
+            with pytest.raises(KeyError):
+                other.cell("turn-1")
+            assert other.execute("42", cell_id="turn-1").value == "42"
+
+
+def test_a_long_result_of_a_killed_process_is_cut_as_any_other(embedded_host: Embedded, sessions: Sessions) -> None:
+    """L3, S9."""
+    program = (
+        "import sys\nfrom albedo_provisioner import Sessions\nsession = Sessions().open(sys.argv[1])\n"
+        "print(session.id, flush=True)\n"
+        "code = 'import time\\nprint(0, flush=True)\\ntime.sleep(1)\\nfor _ in range(19000): print(\"x\" * 99)'\n"
+        "session.execute(code, cell_id='long', on_output=lambda _: print('begun', flush=True))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, embedded_host.location()], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        session_id = process.stdout.readline().strip()
+        assert process.stdout.readline() == "begun\n"
+        process.kill()
+    session = sessions.resume(session_id)
+    for result in (session.cell("long"), session.cell("long")):  # found out, and from the record
+        assert (result.status, result.stdout_clipped) == ("ok", True)
+        assert len(result.stdout) < Limits().stdout + 100
+        assert result.full_stdout() == "0\n" + ("x" * 99 + "\n") * 19000
