@@ -8,10 +8,12 @@ place.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import fcntl
 import os
 import stat
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -26,6 +28,8 @@ LOCK_PATIENCE = 30.0
 
 MOST_READ = 8 << 20
 """Bytes that are read of a file. We write none that is longer, but a person may."""
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of renameat2(2)
 
 Stamp = tuple[int, int, int, int, int]
 """What differs between two contents of a file: device, inode, size, times of change."""
@@ -57,18 +61,54 @@ def read_regular(path: Path) -> Content:
     Raises:
         MemoryFileError: it cannot be read, or is no plain file.
     """
+    descriptor = open_regular(path)
+    if descriptor is None:
+        return Content(b"", None)
+    try:
+        return read_open(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def open_regular(path: Path) -> int | None:
+    """Open a file for reading; None when there is none.
+
+    Raises:
+        MemoryFileError: it cannot be read, or is no plain file.
+    """
     with _told("read", path):
         try:
             # Without O_NONBLOCK a pipe of that name would make us wait for its other end.
             descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
-            return Content(b"", None)
-        with open(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise _not_plain(path)
-            data = file.read(MOST_READ + 1)
-    return Content(data[:MOST_READ], _stamp(status), len(data) > MOST_READ)
+            return None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _not_plain(path)
+    return descriptor
+
+
+def read_open(descriptor: int, path: Path, most: int = MOST_READ) -> Content:
+    """Read an open file from its beginning, `most` bytes at most; see `read_regular`."""
+    status = os.fstat(descriptor)
+    with _told("read", path), open(descriptor, "rb", closefd=False) as file:
+        file.seek(0)
+        data = file.read(most + 1)
+    return Content(data[:most], _stamp(status), len(data) > most)
+
+
+def create_empty(path: Path) -> bool:
+    """Make an empty file (0600), and return whether there was none.
+
+    Raises:
+        MemoryFileError: it cannot be made.
+    """
+    with _told("write", path):
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            return False
+    return True
 
 
 def stamp_of(path: Path) -> Stamp | None:
@@ -78,6 +118,11 @@ def stamp_of(path: Path) -> Stamp | None:
     except OSError:
         return None
     return _stamp(status) if stat.S_ISREG(status.st_mode) else None
+
+
+def is_same_file(one: Stamp | None, other: Stamp | None) -> bool:
+    """Whether two stamps are of one file, whatever it held at either time."""
+    return one is not None and other is not None and one[:2] == other[:2]
 
 
 def write_beside(path: Path, data: bytes) -> None:
@@ -98,6 +143,33 @@ def write_beside(path: Path, data: bytes) -> None:
         except BaseException:
             path.unlink(missing_ok=True)
             raise
+
+
+def swap(fresh: Path, path: Path) -> None:
+    """Put a file in another's place, down to the disk, and the other one in its place where the system can do that.
+
+    Raises:
+        MemoryFileError: that cannot be done; nothing has changed.
+    """
+    with _told("write", path):
+        if path.is_symlink():
+            raise _not_plain(path)
+        if not _exchange(fresh, path):
+            os.rename(fresh, path)
+    sync_folder(path.parent)
+
+
+def _exchange(one: Path, other: Path) -> bool:
+    """Have two files take each other's name in one step; False when the system has no such step (Linux alone has)."""
+    renameat2 = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None) if sys.platform == "linux" else None
+    if renameat2 is None:
+        return False
+    if renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):  # the file system's or the kernel's answer
+        return False
+    raise OSError(code, os.strerror(code), str(other))
 
 
 def rename(fresh: Path, path: Path) -> None:

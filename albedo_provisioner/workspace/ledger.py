@@ -2,14 +2,16 @@
 
 A call comes again when the process that served it was killed before its answer had arrived. Whether it had its effect
 by then must be known for certain, whatever moment that was, and whatever a person did to the file since. The effect of
-a call is one rename: a file written for it alone takes the place of the memory's. So, under the lock of the folder:
+a call is one rename: a file written for it alone takes the place of the memory's, which may get its name for a moment.
+So, under the lock of the folder:
 
 1. the new content is written beside the file, down to the disk;
-2. the call is noted together with the name of what was written, down to the disk;
+2. the call is noted together with the name and inode of what was written, down to the disk;
 3. the rename;
-4. the call is noted as done (no matter if this is lost).
+4. the call is noted as done (no matter if this is lost);
+5. what has the name of what was written is removed.
 
-What is noted and not known to be done has happened if, and only if, what was written for it is not there any more.
+What is noted and not known to be done has happened if, and only if, what was written for it has not that name any more.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ KEPT = 30 * 24 * 3600.0
 
 _MOST_ID = 200
 
+_INODE = "#"  # stands between a name and the inode of what was written; there is none in our names
+
 
 class Ledger:
     """The calls of one `$ALBEDO_HOME`. Every method is called with the lock of the folder that it is about.
@@ -71,7 +75,7 @@ class Ledger:
         with self._open() as database:
             rows = database.execute("SELECT call_id, written FROM calls WHERE folder = ? AND NOT done", (folder.name,))
             for call_id, written in rows.fetchall():
-                if os.path.lexists(folder / written):
+                if _is_still_there(folder, written):
                     # Forgotten before anybody removes the file, or its absence would be taken for the effect.
                     database.execute("DELETE FROM calls WHERE folder = ? AND call_id = ?", (folder.name, call_id))
                 else:
@@ -82,7 +86,7 @@ class Ledger:
         with self._open() as database:
             database.execute("BEGIN IMMEDIATE")
             database.execute("DELETE FROM calls WHERE noted < ? AND done", (time.time() - KEPT,))
-            relative = str(written.relative_to(folder))
+            relative = f"{written.relative_to(folder)}{_INODE}{written.lstat().st_ino}"
             database.execute("INSERT INTO calls VALUES (?, ?, ?, 0, ?)", (folder.name, call_id, relative, time.time()))
 
     def withdraw(self, folder: Path, call_id: str) -> None:
@@ -101,6 +105,14 @@ class Ledger:
             # Else the newest notes might be lost with the power, and the files not.
             database.execute("PRAGMA synchronous = FULL")
             yield database
+
+
+def _is_still_there(folder: Path, written: str) -> bool:
+    name, _, inode = written.partition(_INODE)
+    try:
+        return str((folder / name).lstat().st_ino) == inode or not inode  # versions before this one noted none
+    except FileNotFoundError:
+        return False
 
 
 def _has(database: sqlite3.Connection, folder: Path, call_id: str) -> bool:

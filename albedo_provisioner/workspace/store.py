@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import AlbedoError, MemoryFileError
 from ..location import Location
-from .files import Content, locked, make_private, read_regular, rename, stamp_of, write_beside
+from .files import Content, is_same_file, locked, make_private, read_regular, stamp_of, swap, write_beside
 from .folders import memory_folder
+from .hands import PATIENCE, HeldFile, held
 from .ledger import Ledger
 
 log = logging.getLogger("albedo_provisioner.workspace")
@@ -28,7 +31,8 @@ MOST_MEMORY = 1 << 20
 MOST_JOURNAL = 4 << 20
 """Bytes that the journal of a day may have."""
 
-_ATTEMPTS = 5  # at finding a file unchanged between reading and replacing it, should a person save it just then
+Change = Callable[[bytes], bytes]
+"""Returns the new content of a file for the old one."""
 
 
 class MemoryStore:
@@ -93,7 +97,7 @@ class MemoryStore:
         Raises:
             MemoryFileError: it cannot be written, or is too long; nothing has changed.
         """
-        self._change(MEMORY, lambda _: _ended(_encoded(text)), MOST_MEMORY, call_id)
+        self._change(MEMORY, lambda _: _ended(_encoded(text)), MOST_MEMORY, call_id, late=_unchanged)
 
     def append(self, text: str, call_id: str | None = None) -> None:
         """Add a text at the end of `memory.md`, beginning with a line of its own; see `save`."""
@@ -110,7 +114,16 @@ class MemoryStore:
         self._change(name, with_entry, MOST_JOURNAL, call_id)
         return name
 
-    def _change(self, name: str, change: Callable[[bytes], bytes], most: int, call_id: str | None) -> None:
+    def _change(self, name: str, change: Change, most: int, call_id: str | None, late: Change | None = None) -> None:
+        """Change a file, once for a call's id.
+
+        Args:
+            name: the file's, in the folder.
+            change: returns the new content for the old one.
+            most: bytes that the file may have.
+            call_id: the call's.
+            late: the change to what a person has written while ours was made; the same if nothing is said.
+        """
         folder = memory_folder(self.location, self._home)
         assert folder is not None
         path = folder / name
@@ -120,36 +133,58 @@ class MemoryStore:
             if call_id is not None and ledger.is_done(folder, call_id):
                 return
             self._sweep(path.parent, folder, ledger)
-            fresh = self._write_changed(path, change, most)
-            try:
-                if call_id is not None:
-                    ledger.begin(folder, call_id, fresh)
-                rename(fresh, path)
-            except BaseException:
-                if os.path.lexists(fresh):  # else it has happened, and the note of it stands
-                    if call_id is not None:
-                        ledger.withdraw(folder, call_id)
-                    fresh.unlink()
-                raise
-            if call_id is not None:
-                _finish(ledger, folder, call_id)
+            call = None if call_id is None else _Call(ledger, folder, call_id)
+            replaced = self._replace(path, change, most, call)
+            late = late or change
+            while replaced.written_after is not None:
+                # A person's program wrote in the very moment of the rename: that is what the change is made of then.
+                replaced = self._replace(path, _rescue(replaced, late), sys.maxsize, None)
+                late = _unchanged  # who comes once more has opened the file with the change in it
 
-    def _write_changed(self, path: Path, change: Callable[[bytes], bytes], most: int) -> Path:
-        """Write the changed content beside the file, of which a person's editor knows no lock."""
-        for attempt in range(_ATTEMPTS):
-            before = read_regular(path)
-            data = change(before.data)
-            if len(data) > most or before.cut:
+    def _replace(self, path: Path, change: Change, most: int, call: _Call | None) -> _Replaced:
+        """Put the changed content in a file's place, in a moment when no person's program writes it."""
+        until = time.monotonic() + PATIENCE
+        while (replaced := self._replace_if_quiet(path, change, most, call)) is None:
+            if time.monotonic() > until:
+                raise MemoryFileError(f"{path} is written again and again by another program: end that one.")
+        return replaced
+
+    def _replace_if_quiet(self, path: Path, change: Change, most: int, call: _Call | None) -> _Replaced | None:
+        """Return None when a person's program came between, and nothing has changed."""
+        with held(path) as file:
+            data = change(file.content.data)
+            if len(data) > most or file.content.cut:
                 raise MemoryFileError(
                     f"{path.name} of {self.location} would have {len(data):,} bytes, and may have {most:,}: save a "
                     f"shorter text, or shorten {path}."
                 )
             fresh = path.with_name(f".{path.name}.{os.urandom(6).hex()}")
             write_beside(fresh, data)
-            if attempt == _ATTEMPTS - 1 or stamp_of(path) == before.stamp:
-                break
-            fresh.unlink()
-        return fresh
+            ours = stamp_of(fresh)
+            try:
+                if call is not None:
+                    call.begin(fresh)
+                if not file.is_disturbed():
+                    swap(fresh, path)
+            finally:
+                happened = not is_same_file(stamp_of(fresh), ours)  # then the note of it stands, whatever went wrong
+                if not happened:
+                    if call is not None:
+                        call.withdraw()
+                    fresh.unlink()
+            if not happened:
+                return None
+            if call is not None:
+                call.finish()
+            return _Replaced(data, self._written_after(file, fresh))
+
+    def _written_after(self, file: HeldFile, swapped: Path) -> bytes | None:
+        """Return what a person's program has written in the moment of the rename, by whichever way."""
+        renamed = read_regular(swapped)
+        swapped.unlink(missing_ok=True)
+        if renamed.stamp is not None and not is_same_file(renamed.stamp, file.content.stamp):
+            return renamed.data  # another file had been renamed to that name
+        return file.written_after()
 
     def _sweep(self, written_in: Path, folder: Path, ledger: Ledger) -> None:
         """Remove what processes that were killed had written beside the files and did not rename."""
@@ -160,11 +195,48 @@ class MemoryStore:
                 each.unlink(missing_ok=True)
 
 
-def _finish(ledger: Ledger, folder: Path, call_id: str) -> None:
-    try:
-        ledger.finish(folder, call_id)
-    except AlbedoError as error:
-        log.info("%s", error)  # it has happened, and that will be found out
+@dataclass(frozen=True)
+class _Call:
+    """A call with an id, which is noted together with the rename that is its effect."""
+
+    ledger: Ledger
+    folder: Path
+    id: str
+
+    def begin(self, written: Path) -> None:
+        self.ledger.begin(self.folder, self.id, written)
+
+    def withdraw(self) -> None:
+        self.ledger.withdraw(self.folder, self.id)
+
+    def finish(self) -> None:
+        try:
+            self.ledger.finish(self.folder, self.id)
+        except AlbedoError as error:
+            log.info("%s", error)  # it has happened, and that will be found out
+
+
+@dataclass(frozen=True)
+class _Replaced:
+    """What a file holds now, and what was written into the one before it in the moment of the rename."""
+
+    data: bytes
+    written_after: bytes | None
+
+
+def _rescue(replaced: _Replaced, change: Change) -> Change:
+    """Return the change that puts what was written late in its place, as if it had come before ours."""
+    late = change(replaced.written_after or b"")
+
+    def with_late(now: bytes) -> bytes:
+        # What somebody has saved anew since stays, as the last of several that save the same file.
+        return late + now[len(replaced.data) :] if now.startswith(replaced.data) else now
+
+    return with_late
+
+
+def _unchanged(data: bytes) -> bytes:
+    return data
 
 
 def _encoded(text: str) -> bytes:

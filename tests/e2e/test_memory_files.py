@@ -7,16 +7,21 @@ import re
 import subprocess
 import sys
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from procs import wait_until
 
 from albedo_provisioner.errors import ConfigError, MemoryFileError
 from albedo_provisioner.location import Location
+from albedo_provisioner.workspace import hands
 from albedo_provisioner.workspace import store as files
+from albedo_provisioner.workspace.files import swap
 from albedo_provisioner.workspace.folders import memory_folder
 from albedo_provisioner.workspace.links import WorkspaceGroups
 from albedo_provisioner.workspace.memory import WorkspaceMemory
@@ -239,6 +244,117 @@ def test_a_call_whose_process_is_killed_at_any_moment_and_that_comes_again_happe
     moments, left = done.stdout.split(" ", 1)
     assert int(moments) > 40
     assert left.strip() == "[]"
+
+
+@pytest.fixture
+def leases(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the file system has leases: without them memory is as on macOS."""
+    if not request.param:
+        monkeypatch.setattr(hands, "_lease", lambda _: None)
+    return bool(request.param)
+
+
+class TestAPersonsProgram:
+    """That writes the file while calls add to it. (Seen with 100 saves of each kind.)"""
+
+    SAVES = 5
+    SLOWLY = "{ sleep 0.02; head -n 99 new; sleep 0.02; tail -n 1 new; } > memory.md"
+
+    @pytest.mark.parametrize(
+        ("save", "leases"),
+        [
+            ("cat new > memory.md", True),
+            ("cp new memory.md", True),
+            (SLOWLY, True),
+            (SLOWLY, False),
+            ("cp new .new && mv .new memory.md", True),
+        ],
+        indirect=["leases"],
+    )
+    def test_that_saves_it_loses_nothing_and_neither_do_calls(
+        self, memory: WorkspaceMemory, leases: bool, save: str
+    ) -> None:
+        memory.append("begin")
+        folder, added, stop = folder_of(memory), 0, threading.Event()
+
+        def add() -> None:
+            nonlocal added
+            while not stop.is_set():
+                memory.append(f"call {added + 1}", f"id-{added + 1}")
+                added += 1
+
+        with ThreadPoolExecutor() as pool:
+            adding = pool.submit(add)
+            try:
+                for number in range(self.SAVES):
+                    text = f"hand {number}\n" * 100
+                    (folder / "new").write_text(text)
+                    subprocess.run(["sh", "-c", save], cwd=folder, check=True)
+                    at_end = added
+                    wait_until(lambda: added > at_end + 1, 10, f"calls after save {number}")  # noqa: B023
+                    known, now = added, memory.read()
+                    assert now.startswith(text), f"save {number}: {now[:60]!r}"
+                    calls = [int(line.removeprefix("call ")) for line in now.removeprefix(text).splitlines()]
+                    assert calls == list(range(calls[0], calls[-1] + 1))
+                    # What was added just before the save is what the person saved over; its answer may come later.
+                    assert calls[0] <= at_end + 2
+                    assert calls[-1] >= known
+            finally:
+                stop.set()
+            adding.result()
+
+    def test_that_adds_to_it_loses_nothing(self, memory: WorkspaceMemory) -> None:
+        memory.append("begin")
+        path = folder_of(memory) / "memory.md"
+        loop = "for each in $(seq 200); do echo hand $each >> memory.md; done"
+        with subprocess.Popen(["sh", "-c", loop], cwd=path.parent) as person:
+            number = 0
+            while person.poll() is None:
+                memory.append(f"call {number}")
+                number += 1
+        assert person.returncode == 0
+        lines = path.read_text().splitlines()
+        assert [line for line in lines if "hand" in line] == [f"hand {each + 1}" for each in range(200)]
+        assert [line for line in lines if "call" in line] == [f"call {each}" for each in range(number)]
+
+    @pytest.mark.parametrize("save", ["cat new > memory.md", "cp new .new && mv .new memory.md"])
+    @pytest.mark.parametrize("call", ["append", "save"])
+    def test_that_saves_in_the_very_moment_of_the_rename_is_not_overrun(
+        self, memory: WorkspaceMemory, monkeypatch: pytest.MonkeyPatch, save: str, call: str
+    ) -> None:
+        memory.append("begin")
+        folder = folder_of(memory)
+        (folder / "new").write_text("hand\n" * 100)
+        saving = []
+
+        def swap_late(fresh: Path, path: Path) -> None:
+            if not saving:
+                saving.append(subprocess.Popen(["sh", "-c", save], cwd=folder))
+                if "mv" in save:
+                    saving[0].wait()
+                else:  # it waits for our lease, in the middle of opening the file
+                    wait_until(lambda: b"break_lease" in Path(f"/proc/{saving[0].pid}/wchan").read_bytes())
+            swap(fresh, path)
+
+        monkeypatch.setattr(files, "swap", swap_late)
+        getattr(memory, call)("call", "id-1")
+        assert saving[0].wait() == 0
+        assert (folder / "memory.md").read_text() == "hand\n" * 100 + ("call\n" if call == "append" else "")
+        memory.append("call", "id-1")
+        assert memory.read().count("call") == (call == "append")
+        assert list(folder.glob(".memory*")) == []
+
+    def test_that_keeps_it_open_is_named(self, memory: WorkspaceMemory, monkeypatch: pytest.MonkeyPatch) -> None:
+        memory.append("begin")
+        monkeypatch.setattr(hands, "PATIENCE", 0.5)
+        path = folder_of(memory) / "memory.md"
+        with subprocess.Popen(["sh", "-c", "exec cat >> memory.md"], cwd=path.parent, stdin=-1) as person:
+            wait_until(lambda: Path(f"/proc/{person.pid}/comm").read_text() == "cat\n")
+            with pytest.raises(MemoryFileError, match=rf"open for writing in cat \(process {person.pid}\)"):
+                memory.append("call", "id-1")
+            person.communicate(b"hand\n")
+        memory.append("call", "id-1")
+        assert memory.read() == "begin\nhand\ncall\n"
 
 
 class TestReading:
