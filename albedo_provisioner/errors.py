@@ -62,6 +62,10 @@ class SignInError(HostError):
     state = "needs_auth"
 
 
+class HostKeyError(SignInError):
+    """The host's key is not known, is another than before, or is revoked: a person has to look at it."""
+
+
 class UnsupportedHostError(HostError):
     """The host lets us in but cannot run a kernel: no Python, one that is too old, no shell."""
 

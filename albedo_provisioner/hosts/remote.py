@@ -5,6 +5,7 @@ program is used
 
 - over a connection that the user is signed in to already, their own ControlMaster or one of `jupyter albedo login`;
 - when their config needs for this host what asyncssh has not got, or cannot be read by it;
+- when a host's key is refused in process: whether the user trusts it is for their ssh to say;
 - when ALBEDO_SSH says so.
 
 It is decided at each new connection, so that a kernel whose host begins to ask for a password goes on over a master
@@ -17,7 +18,7 @@ import logging
 import os
 from dataclasses import dataclass
 
-from ..errors import ConfigError, HostError, SignInError
+from ..errors import ConfigError, HostError, HostKeyError, SignInError, UnreachableError
 from .openssh import MasterRefusedError, ProgramTransport
 from .openssh_config import HostSettings, Resolved
 from .reachability import Reachability
@@ -179,6 +180,14 @@ class RemoteTransport:
             return await self.program.open(command, receiver)
         try:
             return await self.builtin.open(command, receiver)
+        except HostKeyError as error:
+            # asyncssh reads known hosts otherwise than ssh in some corners. What ssh takes is taken.
+            try:
+                return await self.program.open(command, receiver)
+            except (SignInError, UnreachableError, ConfigError) as told:
+                if isinstance(told, SignInError) and told.detail.startswith("Permission denied"):
+                    raise  # it takes the key, and is not let in
+                raise error from None  # this one names all the keys, and the host on the way that has the trouble
         except SignInError as error:
             if resolved is None or not resolved.is_on("proxyjump"):
                 raise

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 
 import asyncssh
 
-from ..errors import AlbedoError, HostError, SignInError, UnreachableError
+from ..errors import AlbedoError, HostError, HostKeyError, SignInError, UnreachableError
 from .ssh_config import config_error, login_command
 
 
@@ -223,12 +223,12 @@ def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> Sig
     return SignInError(attempt.host, f"{who}: {cause}; {'; '.join(told)}. {advice}.", cause)
 
 
-def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> SignInError:
+def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> HostKeyError:
     host = attempt.host
     offered = attempt.untrusted
     if not offered:
         # Revoked, a certificate that has expired or names another host: there is nothing to accept.
-        return SignInError(
+        return HostKeyError(
             host,
             f"The host key of {host} cannot be trusted: {error.reason}. `{attempt.login}` in a terminal says more.",
             error.reason,
@@ -236,7 +236,7 @@ def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> SignInE
     if attempt.known:
         return _changed(attempt, f"it now offers {offered}")
     cause = f"Host key verification failed: {offered} is not known"
-    return SignInError(
+    return HostKeyError(
         host,
         f"The host key of {host} is not known: it offers {offered}. Run `{attempt.login}` in a terminal and "
         "accept it there if it is the right one.",
@@ -244,8 +244,8 @@ def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> SignInE
     )
 
 
-def _changed(attempt: Attempt, offer: str) -> SignInError:
-    return SignInError(
+def _changed(attempt: Attempt, offer: str) -> HostKeyError:
+    return HostKeyError(
         attempt.host,
         f"The host key of {attempt.host} has changed: {offer}, but {', '.join(attempt.known)} is known for it. "
         "Someone may be listening in, or the host was installed anew. Find out which; "

@@ -21,6 +21,7 @@ from leaks import settled
 from albedo_provisioner.errors import (
     AlbedoError,
     ConfigError,
+    HostKeyError,
     KernelStartError,
     LocationError,
     NoPermissionError,
@@ -105,7 +106,7 @@ class TestTheHost:
         known = self.known_hosts(workspace, str(remote_host.alias))
         before, text = known.read_text(), ""
         known.write_text(text)
-        message = await refusal(remote_host.location(), SignInError, str(remote_host.alias), "not known", "SHA256:")
+        message = await refusal(remote_host.location(), HostKeyError, str(remote_host.alias), "not known", "SHA256:")
         assert re.search(rf"`.*jupyter albedo login {remote_host.alias}`", message), message
         assert known.read_text() == text
         known.write_text(before)
@@ -115,7 +116,7 @@ class TestTheHost:
         before = known.read_text()
         other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
         known.write_text(f"{before.split()[0]} {other}")
-        await refusal(remote_host.location(), SignInError, str(remote_host.alias), "changed", "SHA256:")
+        await refusal(remote_host.location(), HostKeyError, str(remote_host.alias), "changed", "SHA256:")
         known.write_text(before)
 
     def known_hosts(self, space: Workspace, alias: str) -> Path:

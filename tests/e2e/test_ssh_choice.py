@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from conftest import Workspace
-from door import Door
+from door import Door, fingerprint, keygen
 from kernels import started
 from masters import Master, control_path
 from procs import descendants, read, send, wait_until
 from recorder import Recorder, eventually, run, start
 
-from albedo_provisioner.errors import ConfigError, SignInError, UnreachableError
+from albedo_provisioner.errors import ConfigError, HostKeyError, SignInError, UnreachableError
 from albedo_provisioner.hosts import openssh_config
 from albedo_provisioner.hosts.control_paths import make_our_directory
 from albedo_provisioner.hosts.openssh import ProgramChannel, ProgramTransport
@@ -141,6 +141,33 @@ async def test_what_is_not_there_in_process_is_for_the_program(ways: Ways, door:
     name, _, value = setting.partition(" ")
     door.write(**{name: value})
     assert await ways.taken() == PROGRAM
+
+
+@pytest.mark.parametrize("known", ["negated", "revoked"])
+async def test_a_host_key_that_ssh_alone_takes_is_for_the_program(ways: Ways, door: Door, known: str) -> None:
+    """Not refused with the advice to sign in, where a sign-in would find nothing to do."""
+    key, port = (door.host.server.root / "host_key.pub").read_text(), door.host.server.port
+    door.known.write_text(f"!127.0.0.1,[127.0.0.1]:{port} {key}" if known == "negated" else f"@revoked * {key}")
+    policy = "yes" if known == "negated" else "no"
+    door.write(UserKnownHostsFile=str(door.known), StrictHostKeyChecking=policy)
+    assert await ways.taken() == PROGRAM
+
+
+async def test_of_a_host_key_that_neither_takes_the_keys_are_told_and_of_a_refusal_behind_it_that(
+    ways: Ways, door: Door, workspace: Workspace
+) -> None:
+    other = workspace.home / "other"
+    keygen(other)
+    server, key = door.host.server, fingerprint(other.with_suffix(".pub"))
+    door.known.write_text(f"[127.0.0.1]:{server.port} {other.with_suffix('.pub').read_text()}")
+    door.write(UserKnownHostsFile=str(door.known))
+    with pytest.raises(HostKeyError, match="has changed") as caught:
+        await ways.transport.open("true", Recorder())
+    assert f"ED25519 {key} is known" in str(caught.value)
+    door.known.write_text(f"!127.0.0.1,[127.0.0.1]:{server.port} {(server.root / 'host_key.pub').read_text()}")
+    server.restart(PubkeyAuthentication="no", PasswordAuthentication="yes")
+    with pytest.raises(SignInError, match="Permission denied"):
+        await ways.transport.open("true", Recorder())
 
 
 async def test_a_hardware_key_is_for_the_program(ways: Ways, door: Door) -> None:

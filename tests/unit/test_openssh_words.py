@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from albedo_provisioner.errors import AlbedoError, ConfigError, SignInError, UnreachableError
+from albedo_provisioner.errors import AlbedoError, ConfigError, HostKeyError, SignInError, UnreachableError
 from albedo_provisioner.hosts.openssh_words import Words
 from albedo_provisioner.hosts.ssh_errors import Attempt
 
@@ -47,14 +47,14 @@ def said(*texts: str) -> Words:
         ),
         (
             CONNECTED + "Host key verification failed.\n",
-            SignInError,
+            HostKeyError,
             ["not known", "ED25519 SHA256:RGs7/M67EdX8981rWOBSDiKHDIYQkB9IjlZkvRJhiMU"],
         ),
         (
             CONNECTED
             + "@    WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED!     @\n"
             + "Offending ED25519 key in /home/ann/.ssh/known_hosts:7\nHost key verification failed.\n",
-            SignInError,
+            HostKeyError,
             ["has changed", "/home/ann/.ssh/known_hosts:7"],
         ),
         (CONNECTED + SIGNING_IN + "Connection closed by 192.0.2.7 port 2222\n", UnreachableError, ["while signing in"]),
