@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 from ..errors import LocationError
@@ -53,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List the hosts, and ask them if that is wanted."""
     from ..hosts.hosts import Hosts
     from ..hosts.probe import DEADLINE
+    from ..hosts.ssh_config import config_troubles
 
     hosts = Hosts(timeout=arguments.timeout or DEADLINE)
     known = {host.host: host for host in hosts.list()}
@@ -61,6 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.probe or arguments.hosts:
         with waiting("asking the hosts ..."):
             states = hosts.probe_all(names)
+    told = {state.advice for state in states.values()}
+    for trouble in config_troubles() if not arguments.hosts else ():
+        if trouble not in told:
+            print(trouble, file=sys.stderr)
     if arguments.json:
         print(json.dumps([_as_json(name, known.get(name), states) for name in names], indent=2, ensure_ascii=False))
     elif not names:
@@ -84,11 +90,12 @@ def _print_states(names: list[str], states: dict[str, HostState]) -> None:
         state = states[name]
         system = f"{state.os} {state.arch}" if state.os else "-"
         cores = "-" if state.cores is None else str(state.cores)
-        rows.append((name, state.state, system, cores, state.python_version or "-", state.detail))
+        detail = "see below" if state.detail and state.detail == state.advice else state.detail
+        rows.append((name, state.state, system, cores, state.python_version or "-", detail))
     print_table(("HOST", "STATE", "SYSTEM", "CORES", "PYTHON", "DETAIL"), rows)
-    for name in names:
-        if states[name].advice:
-            print(states[name].advice)
+    # What is wrong with the ssh config is the same for all hosts, and said once.
+    for advice in filter(None, dict.fromkeys(states[name].advice for name in names)):
+        print(advice)
 
 
 def _as_json(name: str, known: KnownHost | None, states: dict[str, HostState]) -> dict[str, Any]:

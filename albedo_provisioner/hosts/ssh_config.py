@@ -165,6 +165,43 @@ def _circle() -> str:
     return next(filter(None, found), "")
 
 
+def config_troubles() -> list[str]:
+    """Return what keeps hosts of the ssh config from being listed (`config_lines` passes over it), each in a sentence.
+
+    That is a file that cannot be read, one that is named and not there, and files that include each other.
+    """
+    try:
+        must_be_readable()
+    except ConfigError as error:
+        return [str(error)]
+    found = []
+    users = Path("~/.ssh/config").expanduser()
+    if ssh_config_path() is None and os.path.lexists(users) and not os.access(users, os.R_OK):
+        found.append(f"Your ssh config {users} cannot be read.")
+    if circle := _circle():
+        return [*found, f"The ssh config cannot be read: {circle}."]
+    for file in config_files():
+        found += _unreadable(file, file == SYSTEM_CONFIG, 0)
+    return found
+
+
+def _unreadable(file: Path, system: bool, depth: int) -> Iterator[str]:
+    """Yield a sentence for each file that a file includes, itself or by another one, and that cannot be read."""
+    for number, keyword, rest in _lines_of(file):
+        if keyword != "include" or depth >= _MOST_DEPTH:
+            continue
+        for word in config_words(rest):
+            if not re.search(r"[*?\[%$]", word) and not os.path.exists(_absolute(word, system)):
+                yield f"{file} line {number} includes {_absolute(word, system)}, which is not there."
+        for included in _included(rest, system):
+            try:
+                included.open("rb").close()
+            except OSError as error:
+                yield f"{file} line {number} includes {included}, which cannot be read: {error.strerror or error}."
+            else:
+                yield from _unreadable(included, system, depth + 1)
+
+
 def config_complaint(said: Sequence[str]) -> str | None:
     """Return what ssh finds wrong with its config, when that is why it ended.
 

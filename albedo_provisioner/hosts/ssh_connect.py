@@ -57,6 +57,8 @@ CIPHERS = (
     "aes256-ctr",
 )
 
+_FAMILIES: dict[int, str] = {socket.AF_INET: "inet", socket.AF_INET6: "inet6"}
+
 
 async def connect(
     attempt: Attempt, life: SignsOfLife, *, timeout: float = CONNECT_TIMEOUT, lost: Callable[[Exception | None], None]
@@ -91,6 +93,7 @@ async def _connect(
     options, files = await _read_options(destination)
     config = options.config
     attempt.user = options.username
+    attempt.family = _FAMILIES.get(options.family, "")
     attempt.address = f"{options.host}:{options.port}"
     if via is None and config.get("ProxyJump"):
         via = await _connect_jumps(str(config.get("ProxyJump")), attempt, life)

@@ -31,6 +31,7 @@ class Attempt:
         host: the host as the user spells it.
         address: "name:port" that was dialled, once the config has been read.
         user: the account asked for.
+        family: "inet" or "inet6" when the config has addresses of that kind alone looked for (AddressFamily).
         untrusted: the host key that was offered and is not trusted, as "ED25519 SHA256:…", when that happened.
         known: the trusted keys known for the host, as "ED25519 SHA256:…".
         methods: the sign-in methods the server asked for, in ssh's names, in order.
@@ -50,6 +51,7 @@ class Attempt:
     host: str
     address: str = ""
     user: str = ""
+    family: str = ""
     untrusted: str = ""
     known: list[str] = field(default_factory=list)
     methods: list[str] = field(default_factory=list)
@@ -131,9 +133,12 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
         return _unreachable(attempt, f"timed out while {attempt.step}", "Check the network, or a VPN it needs")
     if isinstance(error, socket.gaierror):
         name = attempt.address.rpartition(":")[0] or host
-        return _unreachable(
-            attempt, f"could not resolve hostname {name}: {error.strerror}", "Check its spelling and the network"
-        )
+        advice = "Check its spelling and the network"
+        if attempt.family or "address family" in str(error.strerror).lower():
+            advice += (
+                f", and AddressFamily {attempt.family}".rstrip() + " in your ssh config, which leaves addresses out"
+            )
+        return _unreachable(attempt, f"could not resolve hostname {name}: {error.strerror}", advice)
     if isinstance(error, OSError):
         return _os_error(error, attempt)
     if isinstance(error, asyncssh.ChannelOpenError):
@@ -215,7 +220,9 @@ def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> Sig
     if attempt.offered:
         told.append(f"refused: {', '.join(attempt.offered)}")
     elif not attempt.locked:
-        told.append("there was no key to offer")
+        # A key may be there: a server that takes none is offered none.
+        takes_keys = not attempt.methods or "publickey" in attempt.methods
+        told.append("there was no key to offer" if takes_keys else "the server takes no keys")
     advice = f"Run `{attempt.login}` in a terminal and answer what it asks for"
     if attempt.locked and not attempt.offered:
         advice += f", or have your agent hold the key: `ssh-add {shlex.quote(attempt.locked[0])}`"

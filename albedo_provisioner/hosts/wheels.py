@@ -244,9 +244,10 @@ async def _resolve(python: HostPython, work: Path) -> list[Path]:
         except PipError as error:
             if error.offline:
                 raise
-            log.warning(
-                "No packages go with those that %s has of its own (%s); newer ones are taken", python.python, error
-            )
+            why = error
+        paths = await _resolve_with(python, work / "free", None)
+        log.warning("No packages go with those that %s has of its own (%s); newer ones are taken", python.python, why)
+        return paths
     return await _resolve_with(python, work / "free", None)
 
 

@@ -103,6 +103,7 @@ async def test_a_password_is_asked_for_once_and_kernels_of_all_processes_go_thro
         async with started(no_key.location()):
             pass
     assert caught.value.state == "needs_auth"
+    assert "the server takes no keys" in str(caught.value)
     shown = log_in(no_key.alias, ("password:", PASSWORD))
     assert f"Signed in to {no_key.alias}" in shown
     (path,) = sockets(workspace)

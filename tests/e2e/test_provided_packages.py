@@ -33,7 +33,7 @@ from albedo_provisioner.bundle.wheels import LOCK
 from albedo_provisioner.errors import PackagesMissingError, StagingError
 from albedo_provisioner.hosts import asking, io_thread
 from albedo_provisioner.hosts.host_python import HostPython
-from albedo_provisioner.hosts.wheels import wheel_set
+from albedo_provisioner.hosts.wheels import FetchError, wheel_set
 from albedo_provisioner.kernelspecs import find_ours
 
 if TYPE_CHECKING:
@@ -318,6 +318,16 @@ class TestAMachineWithoutAnIndex:
             await manager.start_kernel()
         assert bare_host.sets == []
         assert settled(bare_host.host.leftovers) == []
+
+    def test_is_not_told_of_newer_packages_where_none_are_to_be_had(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        take_the_index_away(monkeypatch)
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        facts = facts_of(Path(sys.executable))
+        with pytest.raises(FetchError):
+            io_thread.run_blocking(wheel_set(HostPython.from_facts({**facts, "own": {"traitlets": "5.14.3"}})))
+        assert "newer ones are taken" not in caplog.text
 
     async def test_takes_a_directory_of_wheels(
         self, bare_host: Bare, workspace: Workspace, monkeypatch: pytest.MonkeyPatch

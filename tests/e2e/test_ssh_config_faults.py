@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from terminal import albedo
 
 from albedo_provisioner import Hosts
 
@@ -76,3 +78,41 @@ def test_a_named_file_that_is_not_there(workspace: Workspace, monkeypatch: pytes
     advice = said_of("gpu")
     assert f"{workspace.root}/no such, which the variable ALBEDO_SSH_CONFIG names" in advice
     assert "No such file or directory" in advice
+
+
+def hosts(*options: str) -> tuple[str, str]:
+    """Run `jupyter albedo hosts`; return what it says on both outputs."""
+    told = subprocess.run(albedo("hosts", *options), capture_output=True, text=True, check=True)
+    return told.stdout, told.stderr
+
+
+def test_hosts_that_are_not_listed_because_of_a_file_are_not_missing_without_a_word(workspace: Workspace) -> None:
+    """H3: a file that is not there, one that cannot be read, and one in a circle; a pattern may fit no file."""
+    folder = workspace.root / "folder"
+    folder.mkdir()
+    workspace.add_to_ssh_config(f"Host gpu\nInclude {workspace.root}/gone {folder}\nInclude {folder}/*.conf\n")
+    listed, said = hosts()
+    assert listed.split() == ["HOST", "LAST", "USED", "gpu", "-"]
+    where = f"{workspace.ssh_config} line 2 includes"
+    assert said.splitlines() == [
+        f"{where} {workspace.root}/gone, which is not there.",
+        f"{where} {folder}, which cannot be read: Is a directory.",
+    ]
+    workspace.add_to_ssh_config(f"Include {workspace.ssh_config}\n")
+    assert "line 4 includes itself" in hosts()[1]
+    workspace.ssh_config.unlink()
+    listed, said = hosts()
+    assert "ALBEDO_SSH_CONFIG" in said
+    assert "cannot be read: No such file or directory" in said
+
+
+def test_what_is_wrong_with_the_config_is_said_once_for_all_hosts(workspace: Workspace) -> None:
+    workspace.add_to_ssh_config("Host gpu lab\n  Port many\n")
+    listed, said = hosts("--probe")
+    assert f"{listed}{said}".count("Port") + f"{listed}{said}".count("port") == 1
+    assert [line.split()[1] for line in listed.splitlines()[1:3]] == ["unreachable"] * 2
+
+
+def test_the_family_of_addresses_is_named_where_it_leaves_none(workspace: Workspace) -> None:
+    workspace.add_to_ssh_config("Host gpu\n  HostName 127.0.0.1\n  AddressFamily inet6\n")
+    assert "AddressFamily" in Hosts().probe("gpu").advice

@@ -156,3 +156,20 @@ def test_a_failure_gets_one_meaning_and_its_words(error: Exception, kind: type[E
     assert words.lower() in str(told).lower()
     assert "gpu" in str(told) or kind is ConfigError
     assert os.linesep not in str(told)
+
+
+def test_a_name_that_is_not_found_may_have_addresses_of_the_other_family() -> None:
+    error = socket.gaierror(socket.EAI_NODATA, "No address associated with hostname")
+    assert "AddressFamily" not in str(translate(error, Attempt("gpu")))
+    assert "AddressFamily inet6 in your ssh config" in str(translate(error, Attempt("gpu", family="inet6")))
+    error = socket.gaierror(socket.EAI_FAMILY, "Address family for hostname not supported")
+    assert "AddressFamily in your ssh config" in str(translate(error, Attempt("gpu")))
+
+
+@pytest.mark.parametrize(
+    ("methods", "words"),
+    [(["publickey"], "there was no key to offer"), (["password", "password"], "the server takes no keys")],
+)
+def test_no_key_is_missing_where_the_server_takes_none(methods: list[str], words: str) -> None:
+    told = translate(asyncssh.PermissionDenied("Permission denied"), Attempt("gpu", methods=methods))
+    assert words in str(told)

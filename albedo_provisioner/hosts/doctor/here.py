@@ -81,15 +81,18 @@ async def name(resolved: Resolved) -> Finding:
         pass
     else:
         return ok("name", f"{hostname} is an address", addresses=[hostname])
+    kind = resolved.get("addressfamily")
+    family = {"inet": socket.AF_INET, "inet6": socket.AF_INET6}.get(kind, socket.AF_UNSPEC)
     try:
         async with asyncio.timeout(NAME_TIMEOUT):
             loop = asyncio.get_running_loop()
-            answers = await loop.getaddrinfo(hostname, int(port or 22), type=socket.SOCK_STREAM)
+            answers = await loop.getaddrinfo(hostname, int(port or 22), family=family, type=socket.SOCK_STREAM)
     except TimeoutError:
         text = f"{hostname} was not resolved within {NAME_TIMEOUT:g} s."
         return problem("name", text, "Check the network, or a VPN that the name needs.")
     except OSError as error:
         text = f"{hostname} cannot be resolved: {error.strerror or error}."
-        return problem("name", text, "Check its spelling in the ssh config, and the network.")
+        only = f", and AddressFamily {kind} there, which leaves addresses out" if family else ""
+        return problem("name", text, f"Check its spelling in the ssh config{only}, and the network.")
     addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
     return ok("name", f"{hostname} is {', '.join(addresses)}", addresses=addresses)
