@@ -275,4 +275,4 @@ def cause_in(words: str) -> str:
     lines = [line for line in words.splitlines() if line.strip()]
     at = max((number for number, line in enumerate(lines) if _ERROR.match(line)), default=len(lines) - 1)
     cause = " / ".join("".join(filter(str.isprintable, line)).strip() for line in lines[max(0, at) :])
-    return cause if len(cause) <= _MOST_CAUSE else f"{cause[:_MOST_CAUSE]}..."
+    return cause if len(cause) <= _MOST_CAUSE else f"{cause[:_MOST_CAUSE]} …"

@@ -203,6 +203,7 @@ class TestALogin:
         login = only(found, "login")
         assert login.state == "note"
         assert "the login profile ends the shell before a command can run" in login.text
+        assert login.text.endswith("(PATH, modules, conda).")  # the advice follows
         assert found.can_start
 
     def test_that_runs_nothing_is_a_problem(self, sshd_host: Real) -> None:

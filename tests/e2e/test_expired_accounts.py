@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from conftest import Workspace
 from faces import Real
+from kernels import started
 from procs import wait_until
 from terminal import Terminal, albedo
 
-from albedo_provisioner import Hosts
+from albedo_provisioner import AsyncHosts, Hosts
+from albedo_provisioner.errors import SignInError
 
 
 @pytest.fixture
@@ -33,18 +35,21 @@ def age(sshd_host: Real) -> Iterator[Callable[..., None]]:
     chage("--lastday", time.strftime("%Y-%m-%d"), "--expiredate", "-1")
 
 
-def test_a_password_that_has_to_be_changed_takes_a_terminal(
+async def test_a_password_that_has_to_be_changed_takes_a_terminal(
     sshd_host: Real, workspace: Workspace, age: Callable[..., None]
 ) -> None:
     age("--lastday", "0")
     alias = str(sshd_host.alias)
     command = f"`ssh -F {workspace.ssh_config} {alias}`"
-    state = Hosts().probe(alias)
+    state = await AsyncHosts().probe(alias)
     assert (state.state, state.detail) == ("needs_auth", "Password change required but no TTY available")
     assert "has expired" in state.advice
     assert command in state.advice
-    found = Hosts().diagnose(alias)
+    found = await AsyncHosts().diagnose(alias)
     assert [(each.check, each.text) for each in found.findings if each.blocks] == [("login", state.advice)]
+    with pytest.raises(SignInError, match="has expired"):
+        async with started(sshd_host.location()):
+            pass
     with Terminal(*albedo("login", alias)) as terminal:
         assert terminal.end() == 1, terminal.shown
         shown = " ".join(terminal.shown.split())

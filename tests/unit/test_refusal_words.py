@@ -24,7 +24,7 @@ from albedo_provisioner.hosts.refusals import cause_in
         ("ERROR: LoadError: no IJulia\nStacktrace:\n [1] top", "ERROR: LoadError: no IJulia / Stacktrace: / [1] top"),
         ("it began\nR: error while loading libR.so: no such file", "R: error while loading libR.so: no such file"),
         ("no errors so far\n\x1b[31mbash: x: command not found\x1b[0m", "[31mbash: x: command not found[0m"),
-        ("Error: " + "x" * 1000, "Error: " + "x" * 293 + "..."),
+        ("Error: " + "x" * 1000, "Error: " + "x" * 293 + " …"),
     ],
 )
 def test_the_cause_begins_with_the_last_line_that_looks_like_an_error(words: str, cause: str) -> None:
