@@ -133,12 +133,8 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
         return _unreachable(attempt, f"timed out while {attempt.step}", "Check the network, or a VPN it needs")
     if isinstance(error, socket.gaierror):
         name = attempt.address.rpartition(":")[0] or host
-        advice = "Check its spelling and the network"
-        if attempt.family or "address family" in str(error.strerror).lower():
-            advice += (
-                f", and AddressFamily {attempt.family}".rstrip() + " in your ssh config, which leaves addresses out"
-            )
-        return _unreachable(attempt, f"could not resolve hostname {name}: {error.strerror}", advice)
+        cause = f"could not resolve hostname {name}: {error.strerror}"
+        return _unreachable(attempt, cause, check_name(attempt.family))
     if isinstance(error, OSError):
         return _os_error(error, attempt)
     if isinstance(error, asyncssh.ChannelOpenError):
@@ -148,6 +144,18 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
     if isinstance(error, asyncssh.DisconnectError):
         return _disconnected(error, attempt)
     return _unreachable(attempt, f"{type(error).__name__}: {error}")
+
+
+def check_name(family: str) -> str:
+    """Return what to look at when a name has no address, in words without a full stop.
+
+    Args:
+        family: the value of AddressFamily for the host; empty for none.
+    """
+    advice = "Check its spelling and the network"
+    return (
+        f"{advice}; your ssh config has AddressFamily {family}, which leaves other addresses out" if family else advice
+    )
 
 
 def _unreachable(attempt: Attempt, cause: str, advice: str = "") -> UnreachableError:

@@ -15,6 +15,7 @@ from ..destination import find_ssh
 from ..openssh_config import HostSettings, Resolved
 from ..remote import Way
 from ..ssh_config import config_files, ssh_config_path
+from ..ssh_errors import check_name
 from .findings import Finding, note, ok, problem
 
 NAME_TIMEOUT = 8.0
@@ -92,7 +93,6 @@ async def name(resolved: Resolved) -> Finding:
         return problem("name", text, "Check the network, or a VPN that the name needs.")
     except OSError as error:
         text = f"{hostname} cannot be resolved: {error.strerror or error}."
-        only = f", and AddressFamily {kind} there, which leaves addresses out" if family else ""
-        return problem("name", text, f"Check its spelling in the ssh config{only}, and the network.")
+        return problem("name", text, f"{check_name(kind if family else '')}.")
     addresses = list(dict.fromkeys(str(answer[4][0]) for answer in answers))
     return ok("name", f"{hostname} is {', '.join(addresses)}", addresses=addresses)
