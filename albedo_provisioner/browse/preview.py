@@ -77,7 +77,7 @@ class Preview:
         languages: the largest first; programming and markup languages alone, as on GitHub.
         tree: the folder with two levels below it.
         truncated: not all of its files were looked at.
-        problems: what went wrong, in git's words.
+        problems: what went wrong, in git's words; and which folders below it cannot be read, the first twenty of them.
     """
 
     host: str | None

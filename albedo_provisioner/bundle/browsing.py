@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from . import folders, git, jj
-from .entry import must_be_usable, report
+from .entry import must_be_usable, report, words_of
 from .folders import text
 
 COMMANDS = 10.0
@@ -31,6 +31,9 @@ _MOST_CHANGED = 10_000
 
 # A report has at most 1 MiB, and base64 makes 4 bytes of 3.
 _PIECE = 512 << 10
+
+_MOST_UNREAD = 20
+"""Folders that cannot be read of which a preview tells, at most; the others are counted."""
 
 
 def browse(request: dict[str, Any]) -> None:
@@ -170,18 +173,27 @@ def preview(folder: bytes, seconds: float) -> dict[str, Any]:
             `WALK`.
     """
     problems: list[str] = []
+    unread: dict[bytes, str] = {}
     kind, root = _find(folder)
+    found: dict[str, Any] | None = None
     if kind is not None:
-        found = _by_git(folder, seconds, problems)
+        found = _by_git(folder, seconds, problems, unread)
         if found is None and kind == "jj":
-            found = _by_jj(folder, root, seconds, problems)
-        if found is not None:
-            return {**found, "problems": problems}
-    files, more = _walk(folder, time.monotonic() + min(WALK, seconds))
-    return {"files": files, "more": more, "changed": None, "problems": problems}
+            found = _by_jj(folder, root, seconds, problems, unread)
+    if found is None:
+        files, more = _walk(folder, time.monotonic() + min(WALK, seconds), unread)
+        found = {"files": files, "more": more, "changed": None}
+    return {**found, "problems": [*problems, *_told(unread)]}
 
 
-def _by_git(folder: bytes, seconds: float, problems: list[str]) -> dict[str, Any] | None:
+def _told(unread: dict[bytes, str]) -> list[str]:
+    """Return what could not be read, a line each."""
+    told = [f"{path.decode('utf-8', 'backslashreplace')}: {words}" for path, words in unread.items()]
+    left = len(told) - _MOST_UNREAD
+    return told if left <= 0 else [*told[:_MOST_UNREAD], f"{left:,} more cannot be read"]
+
+
+def _by_git(folder: bytes, seconds: float, problems: list[str], unread: dict[bytes, str]) -> dict[str, Any] | None:
     asking = git.Git(folder, time.monotonic() + min(COMMANDS, seconds))
     cannot = asking.switch_filters_off()
     questions: dict[str, tuple[str, ...]] = {
@@ -198,22 +210,28 @@ def _by_git(folder: bytes, seconds: float, problems: list[str]) -> dict[str, Any
     listed = found["list"].output.split(b"\0") if found["list"].done else []
     # One that is in conflict is listed several times; a repository in the repository ends with a slash.
     paths = list(dict.fromkeys(path.rstrip(b"/") for path in listed if path))
+    if found["root"].done:
+        root = found["root"].output.removesuffix(b"\n")
+        for path, words in git.unread(found["list"]):
+            unread[os.path.relpath(os.path.join(root, path), os.path.realpath(folder))] = words
     if not paths:
         return None  # refused, or all in here is ignored: then it is a folder like any other
     changed = None
     if found["root"].done and "changed" in found and found["changed"].done:
         changed = _inside(folder, found["root"].output.removesuffix(b"\n"), git.changes(found["changed"].output))
-    return {**_sizes(folder, paths, seconds), "changed": changed}
+    return {**_sizes(folder, paths, seconds, unread), "changed": changed}
 
 
-def _by_jj(folder: bytes, root: bytes, seconds: float, problems: list[str]) -> dict[str, Any] | None:
+def _by_jj(
+    folder: bytes, root: bytes, seconds: float, problems: list[str], unread: dict[bytes, str]
+) -> dict[str, Any] | None:
     found = jj.ask({"list": jj.LIST, "changed": jj.CHANGED}, folder, time.monotonic() + min(COMMANDS, seconds))
     problems += jj.complaints(found)
     if not found["list"].done:
         return None
     changed = _inside(folder, root, jj.paths(found["changed"])) if found["changed"].done else None
     listed = [os.fsencode(path) for path in _inside(folder, root, jj.paths(found["list"]))]
-    return {**_sizes(folder, listed, seconds), "changed": changed}
+    return {**_sizes(folder, listed, seconds, unread), "changed": changed}
 
 
 def _inside(folder: bytes, root: bytes, paths: Iterable[bytes]) -> list[str]:
@@ -223,18 +241,18 @@ def _inside(folder: bytes, root: bytes, paths: Iterable[bytes]) -> list[str]:
     return [text(path.removeprefix(prefix)) for path in paths][:MOST_FILES]
 
 
-def _sizes(folder: bytes, paths: Sequence[bytes], seconds: float) -> dict[str, Any]:
+def _sizes(folder: bytes, paths: Sequence[bytes], seconds: float, unread: dict[bytes, str]) -> dict[str, Any]:
     """Return what these files are, and how large, as far as the time goes."""
     files: list[tuple[str, str, int]] = []
     until = time.monotonic() + min(WALK, seconds)
     for path in paths[:MOST_FILES]:
         if time.monotonic() > until:
             break
-        files.append((text(path), *_kind_and_size(os.path.join(folder, path))))
+        files.append((text(path), *_kind_and_size(folder, path, unread)))
     return {"files": files, "more": len(files) < len(paths)}
 
 
-def _walk(folder: bytes, until: float) -> tuple[list[tuple[str, str, int]], bool]:
+def _walk(folder: bytes, until: float, unread: dict[bytes, str]) -> tuple[list[tuple[str, str, int]], bool]:
     """Return what is below a folder, the upper levels first, and whether that is not all."""
     found: list[tuple[str, str, int]] = []
     waiting = [b""]
@@ -246,24 +264,28 @@ def _walk(folder: bytes, until: float) -> tuple[list[tuple[str, str, int]], bool
                     names.append(entry.name)
                     if len(names) > MOST_FILES:
                         break
-        except OSError:
-            continue  # it is there, and what is in it is not known
+        except OSError as error:
+            unread[inside or b"."] = words_of(error)
+            continue
         for name in sorted(names):
             if len(found) == MOST_FILES or time.monotonic() > until:
                 return found, True
             path = os.path.join(inside, name)
-            kind, size = _kind_and_size(os.path.join(folder, path))
+            kind, size = _kind_and_size(folder, path, unread)
             found.append((text(path), kind, size))
             if kind == "folder" and not name.startswith(b"."):
                 waiting.append(path)
     return found, False
 
 
-def _kind_and_size(path: bytes) -> tuple[str, int]:
+def _kind_and_size(folder: bytes, path: bytes, unread: dict[bytes, str]) -> tuple[str, int]:
     """Return what something is, links not followed, and a file's size. What is not there is "gone"."""
     try:
-        status = os.lstat(path)
-    except OSError:
+        status = os.lstat(os.path.join(folder, path))
+    except (FileNotFoundError, NotADirectoryError):
         return "gone", 0
+    except OSError as error:
+        unread.setdefault(os.path.dirname(path) or b".", words_of(error))
+        return "other", 0
     kind = folders.kind_of(status.st_mode)
     return kind, status.st_size if kind == "file" else 0

@@ -26,11 +26,13 @@ class Outcome:
         status: its exit status; None when it could not be started or did not come to its end.
         output: what it printed, all of it if `status` is not None.
         words: what it complained of, or why it has no status, in a line; may be empty.
+        complaints: all the lines that it complained of, as far as they are not too many.
     """
 
     status: int | None = None
     output: bytes = b""
     words: str = ""
+    complaints: bytes = b""
 
     @property
     def done(self) -> bool:
@@ -138,7 +140,7 @@ def _outcome(each: _Running, until: float) -> Outcome:
             each.why = "it took too long"
         else:
             words = bytes(each.complaint).decode("utf-8", "replace").strip()
-            return Outcome(status, bytes(each.output), words.splitlines()[0] if words else "")
+            return Outcome(status, bytes(each.output), words.splitlines()[0] if words else "", bytes(each.complaint))
     return Outcome(words=each.why)
 
 

@@ -9,6 +9,7 @@ by git itself (`safe.directory`).
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from .commands import Outcome, run_all
@@ -101,6 +102,12 @@ def complaints(found: Mapping[str, Outcome], expected: Sequence[str] = ()) -> li
         if not outcome.done and name not in expected:
             said.setdefault(outcome.words or f"exit status {outcome.status}", name)
     return [f"git ({name}): {words}" for words, name in said.items()]
+
+
+def unread(outcome: Outcome) -> Iterator[tuple[bytes, str]]:
+    """Return the folders, relative to the worktree's root, that git could not look into, and why; it goes on then."""
+    for path, words in re.findall(rb"^warning: could not open directory '(.+?)/?': (.+)$", outcome.complaints, re.M):
+        yield path, words.decode("utf-8", "replace").lower()
 
 
 def is_no_repository(outcome: Outcome) -> bool:

@@ -34,6 +34,20 @@ or, for one session of bash or zsh:
 """
 
 
+# argcomplete offers files where they fit, and bash would add this machine's to the rest, those of hosts included. Other
+# commands of jupyter keep what bash has for them.
+_WITHOUT_BASHS_FILES = """
+if [[ -z "${ZSH_VERSION-}" ]]; then
+    _jupyter_albedo() {
+        _python_argcomplete "$@"
+        if [[ "${1##*/}" == jupyter-albedo || "${COMP_WORDS[1]-}" == albedo ]]; then
+            compopt +o default +o bashdefault 2> /dev/null
+        fi
+    }
+    complete -o nospace -o default -o bashdefault -F _jupyter_albedo jupyter jupyter-albedo
+fi"""
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
@@ -52,7 +66,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the code for a shell."""
     from argcomplete.shell_integration import shellcode
 
-    print(shellcode(["jupyter", "jupyter-albedo"], shell=arguments.shell))
+    code = shellcode(["jupyter", "jupyter-albedo"], shell=arguments.shell)
+    print(code + _WITHOUT_BASHS_FILES if arguments.shell == "bash" else code)
     return 0
 
 

@@ -81,7 +81,8 @@ class _UnderWay:
         return task
 
     def _forget(self, key: Hashable, done: asyncio.Task[Any]) -> None:
-        if self._tasks[key][0] is done:
+        now, _ = self._tasks.get(key, (None, 0.0))
+        if now is done:  # else it was superseded, and the one after it may have ended before
             del self._tasks[key]
         if not done.cancelled():
             done.exception()  # whoever wanted to know has seen it

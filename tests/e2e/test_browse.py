@@ -200,6 +200,22 @@ class TestPreview:
         assert (tree["a"].files, tree["a"].changed, tree[".venv"].files) == (1, None, 0)
         assert json.loads(json.dumps(found.to_dict()))["tree"]["children"][1]["children"][0]["name"] == "b"
 
+    def test_a_folder_that_may_not_be_read_is_a_problem_in_a_repository_also(self, sshd_host: Real) -> None:
+        make_repository(sshd_host, "repo", {"src/a.py": "x", "known/b.py": "x"})
+        sshd_host.write("plain/c.py", "x")
+        for name in ("repo/src/noperm", "repo/known", "plain/noperm"):
+            sshd_host.make_folder(name).chmod(0)
+        for number in range(25):
+            sshd_host.make_folder(f"many/{number:02}").chmod(0)
+        assert browse.preview(sshd_host.location("plain")).problems == ("noperm: permission denied",)
+        found = browse.preview(sshd_host.location("repo"))
+        assert set(found.problems) == {"src/noperm: permission denied", "known: permission denied"}
+        assert by_tree(found)["known"].files == 0
+        assert by_tree(found)["known"].children[0].kind == "other"
+        assert browse.preview(sshd_host.location("repo/src")).problems == ("noperm: permission denied",)
+        many = browse.preview(sshd_host.location("many")).problems
+        assert (many[0], many[-1], len(many)) == ("00: permission denied", "5 more cannot be read", 21)
+
     def test_a_folder_that_its_repository_ignores_is_walked(self, embedded_host: Embedded) -> None:
         make_repository(embedded_host, "dotfiles", {".gitignore": "*\n!.gitignore\n"})
         embedded_host.write("dotfiles/work/a.py", "x" * 10)

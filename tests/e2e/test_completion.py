@@ -87,6 +87,32 @@ class TestRealShells:
         with Terminal("bash", "--norc", "--noprofile", "-i") as terminal:
             self.with_keys(terminal, 'eval "$(jupyter albedo completion bash)"', host)
 
+    def test_bash_offers_this_machines_files_where_they_fit_alone(
+        self, workspace: Workspace, commands_on_path: None, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        workspace.add_to_ssh_config("Host hdead\n    Hostname 127.0.0.1\n    Port 1\n")
+        here = workspace.root / "here"
+        here.mkdir()
+        (here / "afile.ipynb").touch()
+        monkeypatch.chdir(here)
+        with Terminal("bash", "--norc", "--noprofile", "-i") as terminal:
+            terminal.expect("> ")
+            terminal.type('eval "$(jupyter albedo completion bash)"; echo re""ady')
+            terminal.expect("ready")
+            terminal.expect("> ")
+            for place in ("hdead:", "hdead:~/my\\ af", "af"):
+                terminal.press(f"jupyter albedo browse {place}\t\x15")  # Tab, and the line is taken back
+                terminal.type("ec''ho tri''ed")
+                terminal.expect("tried")
+                terminal.expect("> ")
+            assert "afile" not in terminal.shown
+            for command in ("albedo recover", "nosuchcommand"):
+                terminal.press(f"jupyter {command} af\t")
+                terminal.expect("afile.ipynb")
+                terminal.press("\x15")
+            terminal.type("exit 0")
+            assert terminal.end() == 0
+
     def test_zsh(self, host: Embedded) -> None:
         if shutil.which("zsh") is None:
             unavailable("there is no zsh")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from hypothesis import strategies as st
 from albedo_provisioner.bundle.gather import _front_matter as front_matter
 from albedo_provisioner.bundle.memory import Hit
 from albedo_provisioner.location import Location
+from albedo_provisioner.workspace import asking
 from albedo_provisioner.workspace.folders import slug_of
 from albedo_provisioner.workspace.index import paragraphs
 from albedo_provisioner.workspace.skills import read_skill
@@ -111,3 +115,28 @@ def test_a_hit_is_a_text_that_survives_the_wire() -> None:
         1,
         "the gate",
     )
+
+
+def test_a_question_that_is_asked_anew_may_be_answered_before_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    complaints: list[dict[str, Any]] = []
+
+    async def ask() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        under_way, release = asking._UnderWay(), asyncio.Event()
+
+        async def answer(text: str) -> str:
+            if text == "first":
+                await release.wait()
+            return text
+
+        first = under_way.begin("host", lambda: answer("first"))
+        monkeypatch.setattr(asking, "HOPELESS", -1.0)
+        assert await under_way.begin("host", lambda: answer("second")) == "second"
+        await asyncio.sleep(0)  # what is called when it is done has been called
+        release.set()
+        assert await first == "first"
+        await asyncio.sleep(0)
+        assert under_way._tasks == {}
+
+    asyncio.run(ask())
+    assert complaints == []
