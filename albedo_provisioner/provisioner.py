@@ -142,6 +142,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._request: KernelRequest | None = None
         self._waited = False
         self._end_wanted = False
+        self._info_file: str | None = None
         self._lost: str | None = None  # what became of the notebook's earlier kernel, for its next cell
         self._step = "ended"  # while there is no kernel yet, or no more
         self._progress: Progress | None = None
@@ -230,6 +231,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._lost = None
         self._waited = False
         self._end_wanted = False
+        self._info_file = _server_info_file()
         return await self._connect()
 
     def _told(self, step: str) -> None:
@@ -350,7 +352,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         shutting_down = getattr(self.parent, "shutting_down", False)
         if self._kernel.guest and shutting_down:
             return  # managers interrupt before they end or restart a kernel, neither of which is done to this one
-        if self.on_server_exit == "keep" and _server_is_stopping():
+        if self.on_server_exit == "keep" and _server_is_stopping(self._info_file):
             # The first thing that a stopping server does to a kernel is to interrupt it.
             await self._keep()
         elif shutting_down and not await self._answers(RESTART_PATIENCE):
@@ -555,12 +557,26 @@ def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def _server_is_stopping() -> bool:
-    """Whether this process is a Jupyter Server on its way down, as opposed to one whose user ends a kernel."""
+def _server() -> Any:
+    """Return the Jupyter Server that this process is; None when it is none."""
     module = sys.modules.get("jupyter_server.serverapp")
-    if module is None or not module.ServerApp.initialized():
-        return False
-    return bool(getattr(module.ServerApp.instance(), "_stopping", False))
+    return module.ServerApp.instance() if module is not None and module.ServerApp.initialized() else None
+
+
+def _server_info_file() -> str | None:
+    """Return the file by which this process's Jupyter Server is found, if it is there."""
+    path = getattr(_server(), "info_file", None)
+    return path if path and os.path.exists(path) else None
+
+
+def _server_is_stopping(info_file: str | None) -> bool:
+    """Whether this process is a Jupyter Server on its way down, as opposed to one whose user ends a kernel.
+
+    Args:
+        info_file: what `_server_info_file` said earlier. `jupyter server stop` and the page's "Shut down" set no
+            flag, but the first thing that a server does then is to remove it.
+    """
+    return bool(getattr(_server(), "_stopping", False)) or (info_file is not None and not os.path.exists(info_file))
 
 
 def _given_by_caller(env: dict[str, str] | None) -> dict[str, str]:

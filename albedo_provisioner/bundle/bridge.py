@@ -98,20 +98,22 @@ def _connect_or_adopt(path: str, request: dict[str, Any]) -> socket.socket:
                 raise
             if os.path.lexists(rundir.SOCKET):
                 os.unlink(rundir.SOCKET)
-            _make_keeper(path, {**request, **record.get("settings", {})}, record)
+            _make_keeper(path, {**request, **record.get("settings", {})}, record, lock)
         return rundir.connect(PATIENCE)
     finally:
         os.close(lock)
 
 
-def _make_keeper(path: str, request: dict[str, Any], adopted: dict[str, Any] | None) -> None:
-    """Fork a keeper and wait until it is ready, or fail with its reason."""
+def _make_keeper(path: str, request: dict[str, Any], adopted: dict[str, Any] | None, lock: int | None = None) -> None:
+    """Fork a keeper and wait until it is ready, or fail with its reason. A lock that is held stays this process's."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(rundir.SOCKET)
     listener.listen(16)
     ready, told = os.pipe()
     if os.fork() == 0:
         os.close(ready)
+        if lock is not None:
+            os.close(lock)  # else it would be held for as long as the keeper lives
         from . import daemon
 
         daemon.main(path, request, listener, told, adopted)

@@ -128,6 +128,11 @@ class NotebookServer:
             self._log.close()
             os.close(self._keyboard)
 
+    def wait(self) -> None:
+        """Wait until it has ended, and let go of what was its own."""
+        self._process.wait(PATIENCE)
+        self.stop()
+
     def kill(self) -> None:
         """Kill it."""
         self._process.kill()

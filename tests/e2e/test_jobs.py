@@ -439,6 +439,13 @@ class TestEndings:
         assert "ended with exit code 2" in note(session)
         assert value(session, "more.stop(), job.wait(), job.output") == (-2, 2, "went\n")
 
+    def test_a_first_job_can_be_begun_after_the_keeper_was_killed(self, remote_host: Host, sessions: Sessions) -> None:
+        """The new keeper holds no lock that the beginning of a supervisor needs."""
+        session = sessions.open(remote_host.location())
+        session.execute("x = 41")
+        send(keeper_of(remote_host), signal.SIGKILL)
+        assert value(session, "run('echo', x + 1 and 'went').wait(), x") == (0, 41)
+
     def test_jobs_whose_supervisor_is_killed_are_ended_and_told_as_lost(
         self, embedded_host: Embedded, sessions: Sessions
     ) -> None:

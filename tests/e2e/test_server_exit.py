@@ -274,9 +274,9 @@ class TestKilled:
 class TestStopped:
     """The server is told to end, and ends as it likes."""
 
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT, "the page's"])
     def test_a_kernel_that_is_to_be_kept_is_found_by_the_next_server(
-        self, servers: Servers, embedded_host: Embedded, number: signal.Signals
+        self, servers: Servers, embedded_host: Embedded, how: signal.Signals | str
     ) -> None:
         """L3, with `on_server_exit`: "keep"; a cell that runs is not broken off."""
         kernelspec = add_kernelspec(embedded_host.location(), {"on_server_exit": "keep"})
@@ -288,7 +288,11 @@ class TestStopped:
                 "print('begun', flush=True)\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nx = 42"
             )
             channels.until(lambda: channels.text(cell))
-            first.stop(number)
+            if isinstance(how, signal.Signals):
+                first.stop(how)
+            else:  # and what `jupyter server stop` does
+                first.ask("POST", "api/shutdown")
+                first.wait()
         assert alive(pid)
         (record,) = KernelRecords().all()
         assert record.state == LIVE
