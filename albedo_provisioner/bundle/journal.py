@@ -103,6 +103,8 @@ class Journal:
         self._cells: OrderedDict[str, Cell] = OrderedDict()
         self._by_parent: dict[bytes, Cell | None] = {}
         self._size = 0
+        self.given_up = False
+        """Whether cells had to make room for newer ones."""
 
     def asked(self, parts: Sequence[Buffer]) -> None:
         """Note a request on shell; only those to execute something are cells."""
@@ -155,6 +157,7 @@ class Journal:
     def _trim(self) -> None:
         while len(self._cells) > self._most_cells or (self._size > self._most_bytes and len(self._cells) > 1):
             _, cell = self._cells.popitem(last=False)
+            self.given_up = True
             self._size -= cell.size
             cell.size = 0
             self._by_parent = {raw: known for raw, known in self._by_parent.items() if known is not cell}

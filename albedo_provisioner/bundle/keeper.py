@@ -186,6 +186,7 @@ class Keeper:
             "keeper": self.identity,
             "kernel_id": self.kernel_id,
             "kernel": self.kernel.facts(),
+            "journal": {"adopted": self.kernel.adopted, "given_up": self.journal.given_up},
             "node": os.uname().nodename,
             "boot_id": boot_id(),
             "warning": self.warning,

@@ -94,6 +94,8 @@ class Kernel:
         self._given_up: dict[str, None] = {}  # ids of requests that no kernel shall get any more, oldest first
         self._answered: dict[str, None] = {}  # ids of the newest requests that have a reply, oldest first
         self._never_begun: dict[str, None] = {}  # ids of what a kernel that has ended was asked and did not begin
+        self.adopted = False
+        """Whether an earlier keeper started it, so that what that one knew of its cells is not known."""
         self._unsure = False  # whether it may still be at what it was asked through an earlier keeper
         self._end_asked: tuple[str, float] | None = None  # who or what asked for its end, in words, and until when
         self._ours = True  # whether it is our child, so that we are told how it ended
@@ -122,14 +124,14 @@ class Kernel:
         if not processes.still_alive([identity]):
             return False
         self._take(identity[0], identity, str(record["folder"]), float(record["started"]), ours=False)
-        self._unsure = True
+        self._unsure = self.adopted = True
         return True
 
     def _take(self, pid: int, process: processes.Identity | None, folder: str, started: float, ours: bool) -> None:
         self.pid, self.process, self._folder, self._started, self._ours = pid, process, folder, started, ours
         self.state = "starting"
         self.exit = None
-        self._unsure = False
+        self._unsure = self.adopted = False
         self._end_asked = None
         self.responsive = True
         self._memory = OutOfMemoryWatch(pid)

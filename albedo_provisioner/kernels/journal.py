@@ -73,11 +73,26 @@ class JournalCell:
     messages: tuple[Message, ...] = ()
 
 
+@dataclass(frozen=True)
+class NoCell:
+    """A journal without the cell that was asked for.
+
+    Attributes:
+        adopted: the keeper has the kernel from one that was killed, and with it the journal until then went.
+        given_up: older cells had to make room for newer ones.
+    """
+
+    adopted: bool = False
+    given_up: bool = True
+
+
 class _Visitor:
     """Owns a link for a question or two: takes the greeting and lets everything else pass (see `LinkOwner`)."""
 
     def __init__(self) -> None:
         self.facts: dict[str, Any] = {}
+        self.lacks = NoCell()
+        """What a cell means that the journal has not got."""
         self.news = asyncio.Event()
         """Set when a cell has come to its end, or the kernel's state has changed."""
 
@@ -89,6 +104,8 @@ class _Visitor:
     def greeted(self, hello: dict[str, Any]) -> None:
         """Note what the kernel is doing."""
         self.facts = dict(hello["kernel"])
+        if isinstance(known := hello.get("journal"), dict):  # keepers of before did not say
+            self.lacks = NoCell(bool(known.get("adopted")), bool(known.get("given_up")))
 
     def told(self, event: dict[str, Any]) -> None:
         """Take the news, should there be some meanwhile."""
@@ -168,8 +185,8 @@ async def read_journal(host: str | None, kernel_id: str, python: str | None) -> 
     return cells
 
 
-async def await_cell(host: str | None, kernel_id: str, python: str | None, msg_id: str) -> JournalCell | None:
-    """Return a cell of a kernel's journal once it has come to its end; None when the journal does not have it.
+async def await_cell(host: str | None, kernel_id: str, python: str | None, msg_id: str) -> JournalCell | NoCell:
+    """Return a cell of a kernel's journal once it has come to its end, or what it means that it is not there.
 
     Raises:
         KernelGoneError: the host has no such kernel.
@@ -179,7 +196,9 @@ async def await_cell(host: str | None, kernel_id: str, python: str | None, msg_i
         while True:
             visitor.news.clear()
             cell = await _read_cell(link, msg_id, visitor.facts)
-            if cell is None or cell.state in ("done", "ended"):
+            if cell is None:
+                return visitor.lacks
+            if cell.state in ("done", "ended"):
                 return cell
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_AGAIN):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..errors import AlbedoError, KernelGoneError
-from ..kernels.journal import JournalCell, await_cell
+from ..kernels.journal import JournalCell, NoCell, await_cell
 from .outputs import Limits, Outputs
 from .records import CellRecord, SessionRecord, SessionRecords
 from .results import LOST, KernelReport, Result, status_of
@@ -37,16 +37,13 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         )
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
     try:
-        found: JournalCell | None = await await_cell(host, cell.kernel_id, session.python, cell.msg_id)
+        found: JournalCell | NoCell = await await_cell(host, cell.kernel_id, session.python, cell.msg_id)
     except KernelGoneError as error:
         report.note = f"What came of this call is gone together with its kernel: {error}"
         report.state_lost = True
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
-    if found is None:
-        report.note = (
-            "This call is not in the journal of its kernel: it never reached it and was not run, or so much was run "
-            "since that the journal has given it up."
-        )
+    if isinstance(found, NoCell):
+        report.note = _why_not_there(found)
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
     outputs = Outputs(Limits(), folder, cell.msg_id)  # those of the call that asked for it are not on record
     reply = {}
@@ -69,6 +66,20 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     if found.finished is not None:
         result.duration = max(0.0, found.finished - found.asked)
     return result
+
+
+def _why_not_there(found: NoCell) -> str:
+    if found.adopted:
+        return (
+            "The keeper of its kernel was killed, and what it had noted of this call went with it: the code may have "
+            "run, in part or to its end, or may run still. The kernel itself lives and has its state."
+        )
+    if found.given_up:
+        return (
+            "This call is not in the journal of its kernel: it never reached it and was not run, or so much was run "
+            "since that the journal has given it up."
+        )
+    return "This call never reached its kernel and was not run."
 
 
 class PastCells:

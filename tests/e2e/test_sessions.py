@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from faces import Embedded, Host, Real
+from faces import Embedded, Host, Real, keeper_of
 from kernels import eventually
-from procs import wait_until
+from procs import send, wait_until
 
 from albedo_provisioner import AsyncSessions, Result, Session, Sessions
 from albedo_provisioner.errors import (
@@ -581,6 +581,16 @@ class TestSurvival:
         assert "gone" in str(result.kernel.note)
         later = session.execute("'x' in globals()")
         assert (later.value, later.kernel.reused, later.kernel.state_lost) == ("False", False, True)
+
+    def test_a_running_cell_whose_keeper_was_killed_too_is_not_said_never_to_have_run(
+        self, any_host: Host, killed: tuple[str, int], sessions: Sessions
+    ) -> None:
+        send(keeper_of(any_host), signal.SIGKILL)
+        session = sessions.resume(killed[0])
+        result = session.cell("turn-7")
+        assert (result.status, result.kernel.state_lost) == ("lost", False)
+        assert "may have run" in str(result.kernel.note)
+        assert session.execute("x").value == "41"
 
     def test_a_session_that_is_open_elsewhere_is_not_taken(self, embedded_host: Embedded, sessions: Sessions) -> None:
         code = (
