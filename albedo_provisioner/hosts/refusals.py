@@ -188,9 +188,8 @@ def ended_early(host: str, how: Exit, said: str, python: str | None, begun: bool
         left_out: why its login profile was left out, in words that follow "its login profile"; empty if it was not.
     """
     name = python or "python3"
-    printed = f" It printed: {said}" if said else ""
     # Where it goes no better without the profile, that was not the cause, and there may be none.
-    words = f" Its login profile {left_out}, and was left out.{printed}" if left_out and begun else printed
+    words = _beside(said, left_out if begun else "")
     if how.error is not None:
         return UnreachableError(host, f"The connection to {host} broke: {how.error}", str(how.error))
     if not begun:
@@ -200,20 +199,32 @@ def ended_early(host: str, how: Exit, said: str, python: str | None, begun: bool
             f"a file that ends the shell (its login profile; ~/.bashrc, ~/.zshenv, config.fish).{words}",
             said or how.words,
         )
-    if how.status == 127:
+    if how.status in (126, 127):  # what is not there is told by `no_python`; this is, and the system cannot load it
         return UnsupportedHostError(
-            host,
-            f"{name} was not found on {host}; python >= 3.11 is needed there. Name one with the setting 'python' "
-            f"(jupyter albedo add --python PATH).{words}",
-            said or f"{name}: not found",
+            host, f"{name} on {host} cannot be run ({how.words}).{words}", said or f"{name}: {how.words}"
         )
-    if how.status == 126:
-        return UnsupportedHostError(host, f"{name} on {host} cannot be run.{words}", said)
     return UnsupportedHostError(
         host,
         f"The command on {host} ended before our code ran ({how.words}): {name} may be no Python.{words}",
         said or how.words,
     )
+
+
+def no_python(host: str, python: str | None, said: str, left_out: str) -> UnsupportedHostError:
+    """Return the error for a host on which there is no such interpreter; arguments as for `ended_early`."""
+    name = python or "python3"
+    return UnsupportedHostError(
+        host,
+        f"{name} was not found on {host}; python >= 3.11 is needed there. Name one with the setting 'python' "
+        f"(jupyter albedo add --python PATH).{_beside(said, left_out)}",
+        said or f"{name}: not found",
+    )
+
+
+def _beside(said: str, left_out: str) -> str:
+    """Return the sentences about what a host printed, and about a profile that was left out."""
+    words = f" Its login profile {left_out}, and was left out." if left_out else ""
+    return words + (f" It printed: {said}" if said else "")
 
 
 def took_too_long(host: str, seconds: float, said: str, *, begun: bool, shell: bool) -> UnreachableError:

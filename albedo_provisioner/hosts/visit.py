@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from ..errors import HostError, UnreachableError
 from . import login_shell
 from .login_shell import BEAT, BEGUN, NO_PYTHON, Profiles
-from .refusals import ended_early, password_expired, took_too_long, wants_new_password
+from .refusals import ended_early, no_python, password_expired, took_too_long, wants_new_password
 from .ssh_errors import last_line
 from .staging import bundle, loader
 from .transport import Buffer, Channel, Exit, Transport
@@ -214,7 +214,8 @@ class Visit:
         if not self.begun and BEGUN in self._before:
             self._shell_is_done()
         if at < 0 and NO_PYTHON in self._before:
-            self._tell_end(Exit(127))
+            self._print_before()
+            self._tell_end(Exit(127), no_python(self.host, self._python, self._said, self.left_out))
             self._close_channel()
             return
         if at < 0:

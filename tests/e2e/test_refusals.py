@@ -167,6 +167,17 @@ class TestTheInterpreter:
         name = str(remote_host.alias)
         await refusal(remote_host.location(), UnsupportedHostError, name, "text", config=config, host=remote_host)
 
+    async def test_is_there_and_cannot_be_loaded(self, embedded_host: Embedded) -> None:
+        """It is not said to be missing."""
+        script = "#!/bin/sh\necho 'python3: error while loading shared libraries' >&2\nexit 127\n"
+        path = embedded_host.write("bin/broken", script)
+        path.chmod(0o755)
+        config, words = {"python": str(path)}, ("broken", "exit status 127", "error while loading shared libraries")
+        message = await refusal(
+            embedded_host.location(), UnsupportedHostError, *words, config=config, host=embedded_host
+        )
+        assert "not found" not in message
+
     async def test_is_too_old(self, remote_host: Host) -> None:
         remote_host.write_old_python("bin/python3.8")
         name = str(remote_host.alias)
