@@ -97,7 +97,8 @@ def grep(term: str, limit: int = 50) -> list[Hit]:
 
     Raises:
         ValueError: `term` is empty.
-        MemoryFileError: one's own memory cannot be read. (That another's cannot is told in its place, as line 0.)
+        MemoryFileError: one's own `memory.md` cannot be read. (That another's cannot, or a file of a journal, is told
+            in its place, as line 0.)
     """
     return [Hit.from_dict(each) for each in _ask("grep", term=term, limit=limit)["hits"]]
 

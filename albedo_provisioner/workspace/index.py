@@ -16,7 +16,7 @@ from ..bundle.memory import Hit
 from ..database import opened
 from ..errors import ConfigError, MemoryFileError
 from ..home import albedo_home
-from .files import read_regular, stamp_of
+from .files import stamp_of
 from .store import MEMORY, MemoryStore
 
 _SCHEMA = """
@@ -47,7 +47,7 @@ def search(
         home: see `albedo_home`.
 
     Raises:
-        MemoryFileError: a file of one's own cannot be read. (One of another workspace is told of at the end.)
+        MemoryFileError: one's own `memory.md` cannot be read. (Other files are told of at the end, as line 0.)
         ConfigError: the index cannot be used.
     """
     found = (match[0] for match in re.finditer(r"\w[\w.\-]*", query))
@@ -92,11 +92,11 @@ def _one_line(text: str) -> str:
 
 
 def _refresh(database: sqlite3.Connection, stores: Sequence[MemoryStore]) -> list[Hit]:
-    """Have the index show what is in the files now, and return what could not be read of other workspaces."""
+    """Have the index show what is in the files now, and return what could not be read, but for one's own memory.md."""
     problems = []
     for store in stores:
         try:
-            _refresh_one(database, store)
+            problems += _refresh_one(database, store, store is stores[0])
         except MemoryFileError as error:
             if store is stores[0]:
                 raise
@@ -104,26 +104,34 @@ def _refresh(database: sqlite3.Connection, stores: Sequence[MemoryStore]) -> lis
     return problems
 
 
-def _refresh_one(database: sqlite3.Connection, store: MemoryStore) -> None:
+def _refresh_one(database: sqlite3.Connection, store: MemoryStore, own: bool) -> list[Hit]:
     place = str(store.location)
     known = dict(database.execute("SELECT name, stamp FROM files WHERE location = ?", (place,)))
-    there = {name: (path, str(stamp_of(path))) for name, path in store.files()}
-    changed = [name for name, (_, stamp) in there.items() if known.get(name) != stamp]
+    there = {file.name: file for file in store.files()}
+    changed = [name for name, file in there.items() if known.get(name) != str(stamp_of(file.path))]
     gone = [name for name in known if name not in there]
-    if not (changed or gone):
-        return
+    contents, problems = {}, []
+    for name in changed:
+        try:
+            contents[name] = there[name].read()
+        except MemoryFileError as error:
+            if own and name == MEMORY:
+                raise
+            problems.append(Hit.make(place, own, name, 0, str(error)))
+    if not (contents or gone or known.keys() & set(changed)):
+        return problems
     if not database.in_transaction:
         database.execute("BEGIN IMMEDIATE")
     for name in (*changed, *gone):
         database.execute("DELETE FROM paragraphs WHERE location = ? AND name = ?", (place, name))
         database.execute("DELETE FROM files WHERE location = ? AND name = ?", (place, name))
-    for name in changed:
-        content = read_regular(there[name][0])
+    for name, content in contents.items():
         database.executemany(
             "INSERT INTO paragraphs (text, location, name, line) VALUES (?, ?, ?, ?)",
             ((text, place, name, line) for line, text in paragraphs(content.text)),
         )
         database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (place, name, str(content.stamp)))
+    return problems
 
 
 def paragraphs(text: str) -> Iterator[tuple[int, str]]:

@@ -5,15 +5,15 @@ Blocking, from any thread. What programs hold is in `faces.py`.
 
 from __future__ import annotations
 
+import itertools
 import os
 
 from ..bundle.memory import Hit
 from ..errors import MemoryFileError
 from ..location import Location
 from . import index
-from .files import read_regular
 from .links import WorkspaceGroups
-from .store import MEMORY, MemoryStore
+from .store import MEMORY, MemoryFile, MemoryStore
 from .text import shares, shortened
 
 LIMIT = 50
@@ -93,26 +93,39 @@ class WorkspaceMemory:
 
         Raises:
             ValueError: `term` is empty.
-            MemoryFileError: one's own cannot be read. (That another's cannot is told in its place, as line 0.)
+            MemoryFileError: one's own `memory.md` cannot be read. (That another's cannot, or a file of a journal, is
+                told in its place, as line 0.)
         """
         wanted, limit = term.casefold(), min(limit, _MOST_LINES)
         if not wanted:
             raise ValueError("grep looks for a text, and this one is empty")
         hits: list[Hit] = []
         for store in (self.store, *self._others()):
-            own, place = store is self.store, str(store.location)
             try:
-                for name, path in store.files():
-                    for number, line in enumerate(read_regular(path).text.split("\n"), 1):
-                        if len(hits) >= limit:
-                            return hits
-                        if wanted in line.casefold():
-                            hits.append(Hit.make(place, own, name, number, _around(line.rstrip("\r"), wanted)))
+                for file in store.files():
+                    hits += self._lines(store, file, wanted, limit - len(hits))
+                    if len(hits) >= limit:
+                        return hits
             except MemoryFileError as error:
-                if own:
+                if store is self.store:
                     raise
-                hits.append(Hit.make(place, own, MEMORY, 0, str(error)))
+                hits.append(Hit.make(str(store.location), False, MEMORY, 0, str(error)))
         return hits
+
+    def _lines(self, store: MemoryStore, file: MemoryFile, wanted: str, limit: int) -> list[Hit]:
+        """Return the lines of a file that have a text, or as line 0 why it cannot be read."""
+        own, place = store is self.store, str(store.location)
+        try:
+            lines = enumerate(file.read().text.split("\n"), 1)
+        except MemoryFileError as error:
+            if own and file.name == MEMORY:
+                raise
+            return [Hit.make(place, own, file.name, 0, str(error))]
+        found = ((number, line.rstrip("\r")) for number, line in lines if wanted in line.casefold())
+        return [
+            Hit.make(place, own, file.name, number, _around(line, wanted))
+            for number, line in itertools.islice(found, max(limit, 0))
+        ]
 
     def search(self, query: str, limit: int = SEARCH_LIMIT) -> list[Hit]:
         """Return the paragraphs that say most about the words of a query, the best first; see `index.search`."""

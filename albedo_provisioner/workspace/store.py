@@ -35,6 +35,31 @@ Change = Callable[[bytes], bytes]
 """Returns the new content of a file for the old one."""
 
 
+@dataclass(frozen=True)
+class MemoryFile:
+    """A file of a memory.
+
+    Attributes:
+        name: `memory.md` or `journal/2024-05-01.md`.
+        path: where it is.
+        problem: why it cannot be read, if that is known already.
+    """
+
+    name: str
+    path: Path
+    problem: str = ""
+
+    def read(self) -> Content:
+        """Return what it holds.
+
+        Raises:
+            MemoryFileError: it cannot be read.
+        """
+        if self.problem:
+            raise MemoryFileError(self.problem)
+        return read_regular(self.path)
+
+
 class MemoryStore:
     """The files of one workspace's memory.
 
@@ -64,26 +89,31 @@ class MemoryStore:
         folder = self.folder()
         return Content(b"", None) if folder is None else read_regular(folder / MEMORY)
 
-    def files(self) -> Iterator[tuple[str, Path]]:
-        """Yield names and paths of the files there are: `memory.md`, then the journal's, newest first.
+    def files(self) -> Iterator[MemoryFile]:
+        """Yield the files there are: `memory.md`, then the journal's, newest first.
 
         Raises:
-            MemoryFileError: they cannot be listed.
+            MemoryFileError: it cannot be found out where they are.
         """
         folder = self.folder()
         if folder is None:
             return
         if os.path.lexists(folder / MEMORY):
-            yield MEMORY, folder / MEMORY
+            yield MemoryFile(MEMORY, folder / MEMORY)
         try:
             days = sorted((name for name in os.listdir(folder / JOURNAL) if not name.startswith(".")), reverse=True)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise MemoryFileError(f"The journal in {folder} cannot be listed: {error.strerror}.") from error
+            yield MemoryFile(JOURNAL, folder / JOURNAL, f"The journal in {folder} cannot be listed: {error.strerror}.")
+            return
         for name in days:
             if name.endswith(".md"):
-                yield f"{JOURNAL}/{name}", folder / JOURNAL / name
+                # A name that is no UTF-8 can stand in no text.
+                shown = f"{JOURNAL}/{os.fsencode(name).decode('utf-8', 'backslashreplace')}"
+                plain = shown == f"{JOURNAL}/{name}"
+                problem = "" if plain else f"{shown} in {folder} is left out, as its name is no UTF-8: rename it."
+                yield MemoryFile(shown, folder / JOURNAL / name, problem)
 
     # -- writing ---------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -394,6 +395,33 @@ class TestReading:
             assert "symbolic link" in hits[1]
         with pytest.raises(MemoryFileError):
             other.grep("gate")
+
+    def test_leaves_out_what_is_no_file_in_a_journal_and_says_so(self, memory: WorkspaceMemory) -> None:
+        other = WorkspaceMemory(THERE)
+        for each in (memory, other):
+            each.append("The gate.")
+            each.journal("The gate was painted.")
+            journal = folder_of(each) / "journal"
+            (journal / "x.md").symlink_to("/etc/hostname")
+            (journal / "2020-01-01.md").mkdir()
+            os.close(os.open(os.fsencode(journal) + b"/\xff.md", os.O_CREAT | os.O_WRONLY))
+        for find in (memory.grep, memory.search, memory.search):
+            hits = find("gate")
+            assert [hit.text for hit in hits if hit.line and "painted" in hit] != []
+            assert {(hit.location, hit.line > 0) for hit in hits} == {
+                (str(place), found) for place in (HERE, THERE) for found in (True, False)
+            }
+            notes = [str(hit) for hit in hits if hit.line == 0]
+            assert len(notes) == 6
+            for words in (
+                "x.md is a symbolic link",
+                "2020-01-01.md is no plain file",
+                r"journal/\\xff.md in .* no UTF-8",
+            ):
+                assert len([note for note in notes if re.search(words, note)]) == 2
+        shutil.rmtree(journal)
+        journal.touch()
+        assert ["cannot be listed" in hit for hit in other.grep("gate", 2)] == [False, True]
 
     def test_finds_nothing_by_an_empty_text(self, memory: WorkspaceMemory) -> None:
         with pytest.raises(ValueError, match="empty"):
