@@ -46,6 +46,9 @@ ANSWER_PATIENCE = 6.0
 FINISH_TIMEOUT = 10.0
 """Seconds that an ended kernel's host is given to prove that nothing is left."""
 
+_LOOK_INTERVAL = 2.0
+"""Seconds between looks at what a notebook is called now."""
+
 _END_INTERVAL = 0.5
 """Seconds for which a question whether the kernel lives waits for an end that was asked for."""
 
@@ -143,6 +146,9 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._waited = False
         self._end_wanted = False
         self._info_file: str | None = None
+        self._path: str | None = None  # the notebook's, as the server's page calls it
+        self._renamed = ""  # the path of the notebook, since it was renamed
+        self._look_again = 0.0
         self._lost: str | None = None  # what became of the notebook's earlier kernel, for its next cell
         self._step = "ended"  # while there is no kernel yet, or no more
         self._progress: Progress | None = None
@@ -207,7 +213,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             journal_bytes=self.journal_bytes,
             provide=self.provide,
             kernel=self.kernel or None,
-            notebook=given.get("JPY_SESSION_NAME", "").replace("$$", "$"),
+            notebook=self._renamed or given.get("JPY_SESSION_NAME", "").replace("$$", "$"),
         )
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
@@ -331,7 +337,33 @@ class AlbedoProvisioner(KernelProvisionerBase):
             # A manager that waits for the end asks at intervals. Who is told as soon as it is there waits for less.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(io_thread.run(kernel.wait()), _END_INTERVAL)
+        if kernel.request.notebook and not kernel.guest and time.monotonic() > self._look_again:
+            self._look_again = time.monotonic() + _LOOK_INTERVAL
+            await self._follow_notebook(kernel)
         return kernel.poll()
+
+    async def _follow_notebook(self, kernel: RemoteKernel) -> None:
+        """See whether a page has renamed the notebook: by the old name another one might be given the kernel."""
+        sessions = getattr(_server(), "session_manager", None)
+        if sessions is None:
+            return
+        try:
+            session = await sessions.get_session(kernel_id=self.kernel_id)
+            before, self._path = self._path, str(session["path"])
+            if self._path == before:
+                return
+            names = [
+                str(sessions.get_kernel_env(self._path, name)["JPY_SESSION_NAME"])
+                for name in (posixpath.basename(self._path), session["name"])
+            ]
+        except Exception as error:  # noqa: BLE001 - the server's own business; the kernel must not suffer from it
+            self.log.debug("Kernel %s: its session cannot be looked at: %s", self.kernel_id, error)
+            return
+        if before is None and kernel.request.notebook in names:
+            return  # it is called as it was at the start
+        self._renamed = names[0]
+        self.log.info("Kernel %s goes with its notebook, which is %s now.", self.kernel_id, self._renamed)
+        io_thread.IOThread.get().call_soon(kernel.rename_notebook, self._renamed)
 
     async def wait(self) -> int | None:
         """Wait for the kernel's process to end."""

@@ -302,6 +302,7 @@ class Keeper:
             "cell": self._do_cell,
             "serve": self._do_serve,
             "seen": self._do_seen,
+            "notebook": self._do_notebook,
         }
         action = actions.get(do)
         if action is None:
@@ -436,4 +437,9 @@ class Keeper:
     def _do_seen(self, request: dict[str, Any], answer: Answer) -> None:
         """Note that a client has told its user how these jobs ended."""
         self.jobs.seen([int(number) for number in request["jobs"]])
+        answer({})
+
+    def _do_notebook(self, request: dict[str, Any], answer: Answer) -> None:
+        """Note that the kernel's notebook has another path now."""
+        self.kernel.rename(str(request["path"]))
         answer({})

@@ -148,6 +148,13 @@ class Kernel:
         }
         rundir.write_record(self._path, record)
 
+    def rename(self, notebook: str) -> None:
+        """Note that its notebook has another path now."""
+        self._notebook = notebook
+        record = rundir.read_record(self._path)
+        if record is not None:
+            rundir.write_record(self._path, {**record, "notebook": notebook})
+
     def facts(self) -> dict[str, Any]:
         """Return what clients are told about the kernel."""
         return {

@@ -275,6 +275,12 @@ class RemoteKernel(WatchedKernel):
             record = dataclasses.replace(record, started=known.started, owner=owner)
         records.put(record)
 
+    def rename_notebook(self, path: str) -> None:
+        """Note, here and on the host, that the kernel's notebook has another path now; on the I/O thread."""
+        self.request = dataclasses.replace(self.request, notebook=path)
+        self._put_record()
+        in_background(self._link.call("notebook", path=path))
+
     def _host_was_reached(self) -> None:
         """See to the kernels there whose end was asked for and could not be proven; and note that the host was used."""
         host = self.request.location.host

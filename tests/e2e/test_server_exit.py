@@ -166,6 +166,31 @@ class TestKilled:
         end(second, answer.content)
         assert settled(embedded_host.leftovers) == []
 
+    def test_a_notebook_that_was_renamed_finds_it_and_one_of_the_old_name_does_not(
+        self, servers: Servers, embedded_host: Embedded
+    ) -> None:
+        """L3: every new notebook has a name that it does not keep."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        first = servers.start()
+        with opened(first, kernelspec, "Untitled.ipynb") as (session, channels):
+            channels.run("x = 41")
+            pid = pid_in(channels)
+            renamed = first.ask("PATCH", f"api/sessions/{session['id']}", {"path": "real.ipynb"})
+            assert renamed.status == 200, renamed
+            wait_until(lambda: KernelRecords().all()[0].notebook.endswith("/real.ipynb"), 20, "it is on record")
+            assert "real.ipynb" in albedo("kernels")
+            first.kill()
+        second = servers.start()
+        with opened(second, kernelspec, "Untitled.ipynb") as (other, channels):
+            assert said(channels, "print('x' in globals())") == ("False\n", "")
+        with opened(second, kernelspec, "real.ipynb") as (session, channels):
+            printed, told = said(channels, "print(x)")
+            assert (printed, pid_in(channels)) == ("41\n", pid)
+            assert "goes on with the kernel" in told
+        for each in (other, session):
+            end(second, each)
+        assert settled(embedded_host.leftovers) == []
+
     def test_changing_the_kernel_gives_a_fresh_one_and_ends_the_old(
         self, servers: Servers, embedded_host: Embedded
     ) -> None:
