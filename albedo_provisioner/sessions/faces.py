@@ -17,6 +17,7 @@ from ..location import Location
 from ..workspace.context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext
 from ..workspace.faces import AsyncLinks, AsyncMemory
 from .call import Call
+from .checks import check_count, check_receiver, check_seconds, check_text, check_variables
 from .outputs import Limits
 from .records import CellRecord
 from .registry import Registry
@@ -38,13 +39,19 @@ def _call(
     on_output: Callable[[Output], None] | None,
     limits: Limits | None,
     wait_for_sign_in: bool,
-    tools: Iterable[str] | None,
+    tools: tuple[str, ...] | None,
     max_tool_calls: int,
 ) -> Call:
-    if timeout is not None and not timeout > 0:
-        raise ConfigError(f"timeout is {timeout!r}, and has to be seconds above zero, or None for no limit.")
-    if max_tool_calls < 0:
-        raise ConfigError(f"max_tool_calls is {max_tool_calls}, and cannot be below zero.")
+    check_text("code", code)
+    if timeout is not None:
+        check_seconds("timeout", timeout)
+    if cell_id is not None:
+        check_text("cell_id", cell_id)
+    if on_output is not None:
+        check_receiver("on_output", on_output)
+    if limits is not None and not isinstance(limits, Limits):
+        raise ConfigError(f"limits is of type {type(limits).__name__}, and has to be a Limits.")
+    check_count("max_tool_calls", max_tool_calls, 0)
     loop = None if io_thread.IOThread.get().is_current else asyncio.get_running_loop()
     return Call(
         code,
@@ -54,7 +61,7 @@ def _call(
         on_output,
         limits or Limits(),
         wait_for_sign_in,
-        None if tools is None else tuple(tools),
+        tools,
         max_tool_calls,
         loop,
     )
@@ -142,13 +149,13 @@ class AsyncSession:
             max_tool_calls: how many calls of tools it may make.
 
         Raises:
-            ConfigError: a number is not right, or the session has no tool of a name.
+            ConfigError: something given is not right, or the session has no tool of a name.
             SignInError: a person has to sign in, and `wait_for_sign_in` is False.
             HostError: the host cannot be reached, or cannot run a kernel; the code was not run.
             AlbedoError: it was not run for another reason.
         """
-        self._core.tools.check(tools)
-        call = _call(code, timeout, reset, cell_id, on_output, limits, wait_for_sign_in, tools, max_tool_calls)
+        names = self._core.tools.check(tools)
+        call = _call(code, timeout, reset, cell_id, on_output, limits, wait_for_sign_in, names, max_tool_calls)
         return await io_thread.run(self._core.execute(call))
 
     async def stream(self, code: str, **options: Any) -> AsyncIterator[Output | Result]:
@@ -212,6 +219,7 @@ class AsyncSession:
             KeyError: this session has no such call on record.
             AlbedoError: it cannot be found out now, as the host cannot be asked.
         """
+        check_text("cell_id", cell_id)
         return await io_thread.run(self._core.cell(cell_id))
 
     async def close(self) -> None:
@@ -242,10 +250,8 @@ class AsyncSessions:
         idle_timeout: float = IDLE_TIMEOUT,
         home: str | os.PathLike[str] | None = None,
     ) -> None:
-        if max_kernels < 1:
-            raise ConfigError(f"max_kernels is {max_kernels}, and has to be at least 1.")
-        if not idle_timeout > 0:
-            raise ConfigError(f"idle_timeout is {idle_timeout}, and has to be seconds above zero.")
+        check_count("max_kernels", max_kernels, 1)
+        check_seconds("idle_timeout", idle_timeout)
         self._registry = io_thread.run_blocking(_now(lambda: Registry(home, max_kernels, idle_timeout)))
 
     async def open(
@@ -271,8 +277,13 @@ class AsyncSessions:
 
         Raises:
             LocationError: `location` is none.
-            ConfigError: a tool's name is no identifier, or it is no function.
+            ConfigError: a tool's name is no identifier, or it is no function; something else given is not right; or the
+                session cannot be put on record.
         """
+        check_text("owner", owner)
+        if python is not None:
+            check_text("python", python)
+        check_variables("env", env or {})
         where, variables, offered = _location(location), dict(env or {}), SessionTools(tools)
         core = await io_thread.run(_now(lambda: self._registry.open(where, owner, offered, python, variables)))
         return AsyncSession(core)
@@ -302,6 +313,9 @@ class AsyncSessions:
             ConfigError: not one of the two is given, or as `open`.
             AlbedoError: there is no such kernel, or its host cannot be asked.
         """
+        check_text("owner", owner)
+        if kernel_id is not None:
+            check_text("kernel_id", kernel_id)
         return AsyncSession(
             await io_thread.run(self._registry.join(kernel_id, _file(notebook), owner, SessionTools(tools)))
         )
@@ -318,6 +332,7 @@ class AsyncSessions:
             AlbedoError: a process that lives has it open.
             ConfigError: as `open`.
         """
+        check_text("session_id", session_id)
         offered = SessionTools(tools)
         return AsyncSession(await io_thread.run(_now(lambda: self._registry.resume(session_id, offered))))
 
@@ -331,6 +346,7 @@ class AsyncSessions:
         Raises:
             LinkAwayError: a host is out of reach; its kernels are noted as to be ended. All others are ended.
         """
+        check_text("owner", owner)
         return await io_thread.run(self._registry.close_owner(owner))
 
     async def close(self) -> None:
@@ -355,11 +371,16 @@ class AsyncSessions:
 
 
 def _location(location: str | Location) -> Location:
-    return (Location.parse(location) if isinstance(location, str) else location).expanded()
+    return (location if isinstance(location, Location) else Location.parse(location)).expanded()
 
 
 def _file(path: str | os.PathLike[str] | None) -> str | None:
-    return None if path is None else os.path.abspath(os.path.expanduser(path))
+    if path is None:
+        return None
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"notebook is of type {type(path).__name__}, and has to be a path.")
+    check_text("notebook", os.fspath(path))
+    return os.path.abspath(os.path.expanduser(path))
 
 
 async def _now(function: Callable[[], T]) -> T:

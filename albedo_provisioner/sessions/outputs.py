@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import in_words
+from .checks import check_count
 from .clipping import ClippedText
 from .results import KernelReport, Output, Result
 
@@ -38,6 +39,15 @@ class Limits:
     stdout: int = 200_000
     stderr: int = 50_000
     displays: int = 20_000_000
+
+    def __post_init__(self) -> None:
+        """See that they are numbers that can be kept to.
+
+        Raises:
+            ConfigError: one is below zero, or no whole number.
+        """
+        for name, value in vars(self).items():
+            check_count(f"{name} of Limits", value, 0)
 
 
 def plain(text: str) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import random
 import sqlite3
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from ..database import connect, unusable
+from ..errors import AlbedoError
 from ..home import albedo_home
 from ..kernels.records import process_ended, this_process
 from ..location import Location
@@ -180,6 +182,32 @@ class CellName:
         return cls(cell_id, uuid.uuid5(uuid.UUID(session_id), cell_id).hex)
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _telling(
+    method: Callable[Concatenate[SessionRecords, P], T],
+) -> Callable[Concatenate[SessionRecords, P], T]:
+    """Have what goes wrong with the file told as the `ConfigError` of all files here."""
+
+    @functools.wraps(method)
+    def tell(self: SessionRecords, /, *args: P.args, **options: P.kwargs) -> T:
+        if self._closed:
+            raise closed()
+        try:
+            return method(self, *args, **options)
+        except sqlite3.Error as error:
+            raise unusable(self._path, _CONTENT, error) from error
+
+    return tell
+
+
+def closed() -> AlbedoError:
+    """Return the error for the use of records that have been closed."""
+    return AlbedoError("These Sessions have been closed; make new ones.")
+
+
 class SessionRecords:
     """The records of one `$ALBEDO_HOME`. Used on one thread; the file stays open, as every cell is noted in it.
 
@@ -187,12 +215,14 @@ class SessionRecords:
         home: see `albedo_home`.
 
     Raises:
-        ConfigError: the file cannot be used.
+        ConfigError: the file cannot be used. Every method raises it then.
+        AlbedoError: of methods: it has been closed.
     """
 
     def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
         place = albedo_home(home)
         self._path = place / "sessions.sqlite"
+        self._closed = False
         self._database = connect(self._path, _SCHEMA, _CONTENT)
         try:
             self._bring_up_to_date()
@@ -222,10 +252,12 @@ class SessionRecords:
 
     def close(self) -> None:
         """Close the file."""
+        self._closed = True
         self._database.close()
 
     # -- sessions --------------------------------------------------------------------------------------------
 
+    @_telling
     def put(self, record: SessionRecord) -> None:
         """Add a session, or note what has changed of it."""
         self._database.execute(
@@ -252,15 +284,18 @@ class SessionRecords:
                 (record.session_id, joined.kernel_id, joined.notebook, json.dumps(joined.process)),
             )
 
+    @_telling
     def get(self, session_id: str) -> SessionRecord | None:
         """Return a session."""
         row = self._database.execute(f"{_SESSIONS} WHERE session_id = ?", (session_id,)).fetchone()
         return None if row is None else _session(row)
 
+    @_telling
     def all(self) -> list[SessionRecord]:
         """Return all sessions, oldest first."""
         return [_session(row) for row in self._database.execute(f"{_SESSIONS} ORDER BY created")]
 
+    @_telling
     def remove(self, session_id: str) -> None:
         """Forget a session and its cells."""
         self._database.execute("DELETE FROM cells WHERE session_id = ?", (session_id,))
@@ -269,20 +304,12 @@ class SessionRecords:
 
     # -- cells -----------------------------------------------------------------------------------------------
 
+    @_telling
     def begin(self, cell: CellName, session_id: str, kernel_id: str | None, code: str) -> None:
         """Note that a cell of a session is about to be run, or that it goes to another kernel than was noted first.
 
         The oldest of too many are forgotten, now and then.
-
-        Raises:
-            ConfigError: it cannot be noted.
         """
-        try:
-            self._begin(cell, session_id, kernel_id, code)
-        except sqlite3.Error as error:
-            raise unusable(self._path, _CONTENT, error) from error
-
-    def _begin(self, cell: CellName, session_id: str, kernel_id: str | None, code: str) -> None:
         name = None if cell.cell_id == cell.msg_id else cell.cell_id
         self._database.execute(
             "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked, name) VALUES (?, ?, ?, ?, ?, ?, ?) "
@@ -302,31 +329,28 @@ class SessionRecords:
         self._database.execute("BEGIN IMMEDIATE")
         try:
             yield
+            self._database.execute("COMMIT")
         except BaseException:
-            self._database.execute("ROLLBACK")
+            if self._database.in_transaction:  # a full disk has ended it already
+                self._database.execute("ROLLBACK")
             raise
-        self._database.execute("COMMIT")
 
+    @_telling
     def finish(self, msg_id: str, result: Result, session: SessionRecord | None = None) -> None:
-        """Note what came of a cell, and what has changed of its session, if that is given.
+        """Note what came of a cell, and what has changed of its session, if that is given."""
+        with self._at_once() if session is not None else contextlib.nullcontext():
+            if session is not None:
+                self.put(session)
+            self._database.execute(
+                "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, result.to_json(), msg_id)
+            )
 
-        Raises:
-            ConfigError: it cannot be noted.
-        """
-        try:
-            with self._at_once() if session is not None else contextlib.nullcontext():
-                if session is not None:
-                    self.put(session)
-                self._database.execute(
-                    "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, result.to_json(), msg_id)
-                )
-        except sqlite3.Error as error:
-            raise unusable(self._path, _CONTENT, error) from error
-
+    @_telling
     def withdraw(self, msg_id: str) -> None:
         """Note that a cell was not run after all."""
         self._database.execute("DELETE FROM cells WHERE cell_id = ?", (msg_id,))
 
+    @_telling
     def cell(self, session_id: str, cell_id: str) -> CellRecord | None:
         """Return a cell of a session."""
         msg_id = CellName.of(session_id, cell_id).msg_id  # if a caller made its id up; else that is the request's
@@ -335,6 +359,7 @@ class SessionRecords:
         ).fetchone()
         return None if row is None else _cell(row)
 
+    @_telling
     def cells(self, session_id: str) -> list[CellRecord]:
         """Return the cells of a session, oldest first."""
         rows = self._database.execute(

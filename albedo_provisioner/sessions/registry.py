@@ -18,7 +18,7 @@ from ..kernels.endings import end_by_record
 from ..kernels.joining import candidates
 from ..kernels.records import NOBODY, this_process
 from ..location import Location
-from .records import Joined, SessionRecord, SessionRecords
+from .records import Joined, SessionRecord, SessionRecords, closed
 from .session import SessionCore
 from .tools import SessionTools
 
@@ -132,8 +132,8 @@ class Registry:
 
     def _add(self, record: SessionRecord, tools: SessionTools) -> SessionCore:
         session = SessionCore(record, self, tools)
-        self._sessions[record.session_id] = session
         self.records.put(record)
+        self._sessions[record.session_id] = session
         return session
 
     def list(self) -> list[dict[str, Any]]:
@@ -248,7 +248,7 @@ class Registry:
 
     def _must_be_open(self) -> None:
         if self._closed:
-            raise AlbedoError("These Sessions have been closed; make new ones.")
+            raise closed()
 
 
 def _belongs(owner: str, to: str) -> bool:

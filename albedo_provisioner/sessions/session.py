@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.wire import TOOL
-from ..errors import AlbedoError, ConfigError, KernelGoneError, KernelStartError, LinkAwayError
+from ..errors import AlbedoError, KernelGoneError, KernelStartError, LinkAwayError
 from ..kernels.calls import Handler
 from ..kernels.console import Execution
 from ..kernels.endings import in_background
@@ -575,7 +575,7 @@ class SessionCore:
         changed = not self.closed and lasting != self._on_record
         try:
             self._registry.records.finish(cell.msg_id, result, self.record if changed else None)
-        except ConfigError as error:  # a result is worth more
+        except AlbedoError as error:  # a result is worth more
             log.warning("%s: what came of a cell is not on record: %s", self.record.session_id, error)
             result.kernel.note = " ".join(
                 [*([result.kernel.note] if result.kernel.note else []), f"(Not kept: {error})"]

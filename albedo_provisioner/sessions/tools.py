@@ -23,6 +23,7 @@ from ..bundle import values
 from ..bundle.wire import Buffer
 from ..errors import AlbedoError, ConfigError, in_words
 from ..kernels.calls import Call
+from .checks import check_text
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
@@ -107,6 +108,10 @@ class SessionTools:
     """
 
     def __init__(self, functions: Mapping[str, Tool] | None) -> None:
+        if functions is not None and not isinstance(functions, Mapping):
+            raise ConfigError(
+                f"tools is of type {type(functions).__name__}, and has to be a mapping of names to functions."
+            )
         for name, function in (functions or {}).items():
             if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name) or name[0] == "_":
                 raise ConfigError(
@@ -128,17 +133,23 @@ class SessionTools:
         """Their names, in order."""
         return tuple(sorted(self.functions))
 
-    def check(self, names: Iterable[str] | None) -> None:
-        """See that all these are tools of the session.
+    def check(self, names: Iterable[str] | None) -> tuple[str, ...] | None:
+        """See that all these are tools of the session, and return them; None stands for all.
 
         Raises:
             ConfigError: one is not.
         """
-        if isinstance(names, str):
-            raise ConfigError(f"tools is the text {names!r}, and has to be a list of names.")
-        if unknown := sorted(set(names or ()) - set(self.functions)):
+        if names is None:
+            return None
+        if isinstance(names, str) or not isinstance(names, Iterable):
+            raise ConfigError(f"tools is {names!r:.100}, and has to be a list of names.")
+        wanted = tuple(names)  # it may be an iterator
+        for name in wanted:
+            check_text("A name in tools", name)
+        if unknown := sorted(set(wanted) - set(self.functions)):
             there = ", ".join(self.names) or "none"
             raise ConfigError(f"The session has no tool {', '.join(map(repr, unknown))}; it has {there}.")
+        return wanted
 
     def grant(self, cell: str, names: Iterable[str] | None, most: int, loop: asyncio.AbstractEventLoop | None) -> Grant:
         """Give a cell leave to call these tools, until `end`; None stands for all of the session's."""

@@ -19,6 +19,7 @@ from faces import Embedded
 from procs import wait_until
 
 from albedo_provisioner import Limits, Result, Sessions
+from albedo_provisioner.errors import AlbedoError, ConfigError, LocationError
 
 
 @pytest.fixture
@@ -119,6 +120,109 @@ CREATE TABLE cells (number INTEGER PRIMARY KEY, cell_id TEXT NOT NULL UNIQUE, se
     code TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, result TEXT) STRICT;
 """
 """The file of sessions as it was when all sessions had one space of names for their cells."""
+
+
+class TestMistakes:
+    """Are told at once, as a `ConfigError` that says what is wrong, and nothing comes of them."""
+
+    def test_in_calls(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        session: Any = sessions.open(embedded_host.location(), tools={"echo": str})
+
+        async def receive(output: dict[str, Any]) -> None:
+            raise AssertionError("nobody awaits this")
+
+        for code, options, words in (
+            ("2", {"cell_id": 5}, "cell_id is of type int"),
+            ("2", {"cell_id": "\ud800"}, "cell_id holds the lone surrogate"),
+            (None, {}, "code is of type NoneType"),
+            (b"1", {}, "code is of type bytes"),
+            ("'a\udcff'", {}, r"code holds the lone surrogate '\\udcff' at character 2"),
+            ("1", {"timeout": 0}, "timeout is 0, and has to be seconds above zero"),
+            ("1", {"timeout": "5"}, "timeout is '5'"),
+            ("1", {"timeout": float("nan")}, "timeout is nan"),
+            ("1", {"on_output": 5}, "on_output is of type int"),
+            ("1", {"on_output": receive}, "on_output is a coroutine function"),
+            ("1", {"limits": 5}, "limits is of type int"),
+            ("1", {"max_tool_calls": -1}, "max_tool_calls is -1"),
+            ("1", {"max_tool_calls": None}, "max_tool_calls is None"),
+            ("1", {"tools": 5}, "tools is 5"),
+            ("1", {"tools": [5]}, "A name in tools is of type int"),
+        ):
+            with pytest.raises(ConfigError, match=words):
+                session.execute(code, **options)
+        for wrong in (5, "\ud800"):
+            with pytest.raises(ConfigError, match="cell_id"):
+                session.cell(wrong)
+        assert session.cells() == []
+        assert session.status()["kernel_id"] is None
+        result = session.execute("tools.echo(1)", tools=iter(["echo"]), timeout=60, max_tool_calls=1, cell_id="")
+        assert result.value == "'1'"
+
+    def test_in_limits(self) -> None:
+        wrong: Any
+        for wrong in (-5, 1.5, "5", None):
+            for name in ("stdout", "stderr", "displays"):
+                with pytest.raises(ConfigError, match=f"{name} of Limits is"):
+                    Limits(**{name: wrong})
+
+    def test_in_sessions(self, sessions: Sessions) -> None:
+        made: Any = sessions
+        surrogate = "a\ud800"
+        for options, words in (
+            ({"owner": 5}, "owner is of type int"),
+            ({"owner": surrogate}, "owner holds the lone surrogate"),
+            ({"python": 5}, "python is"),
+            ({"env": {"A": 1}}, r"env\['A'\] is of type int"),
+            ({"env": {surrogate: "1"}}, "A name in env holds"),
+            ({"env": ["A=1"]}, "env is of type list"),
+            ({"tools": ["echo"]}, "tools is of type list"),
+        ):
+            with pytest.raises(ConfigError, match=words):
+                made.open("/tmp", **options)
+        for location in (5, "/tmp/" + surrogate):
+            with pytest.raises(LocationError):
+                made.open(location)
+        for call in (
+            lambda: made.resume(surrogate),
+            lambda: made.close_owner(None),
+            lambda: made.join(kernel_id=5),
+            lambda: made.join(notebook=5),
+            lambda: made.join("x", owner=surrogate),
+            lambda: Sessions(max_kernels=0),
+            lambda: Sessions(idle_timeout="x"),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(ConfigError):
+                call()
+        assert made.list() == []
+        made.close()
+        with pytest.raises(AlbedoError, match="have been closed"):
+            made.list()
+
+    def test_a_full_disk_is_none_and_is_said_to_be_full(self, embedded_host: Embedded, tmp_path: Path) -> None:
+        def open_many(sessions: Sessions) -> None:
+            for number in range(200):  # until the pages that are there have no more room
+                sessions.open("/tmp", f"owner-{number}-{'x' * 1000}")
+
+        home = tmp_path / "full"
+        home.mkdir()
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(home)], check=False).returncode:
+            pytest.skip("a disk cannot be mounted here")
+        try:
+            with Sessions(home=home) as sessions:
+                session = sessions.open(embedded_host.location())
+                session.execute("x = 41")
+                subprocess.run(["sh", "-c", f"cat /dev/zero > {home}/filler"], check=False, stderr=subprocess.DEVNULL)
+                with pytest.raises(ConfigError, match=r"sessions\.sqlite cannot be used: .*full.*ALBEDO_HOME"):
+                    open_many(sessions)
+                with pytest.raises(ConfigError, match=r"sessions\.sqlite cannot be used: .*full"):
+                    session.execute("x = 0\n" + "# a long line\n" * 5000)
+                (home / "filler").unlink()
+                sessions.open("/tmp", "later")
+                assert [each["owner"] for each in sessions.list()][-1] == "later"
+                result = session.execute("x")
+                assert (result.value, result.kernel.reused, result.kernel.note) == ("41", True, None)
+        finally:
+            subprocess.run(["umount", "--lazy", str(home)], check=True)
 
 
 class TestCellIds:
