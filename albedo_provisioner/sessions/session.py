@@ -6,9 +6,11 @@ Everything here runs on the I/O thread's loop. The faces that callers hold are i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import signal
 import time
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.wire import TOOL
@@ -43,6 +45,9 @@ NAMES = ("tools", "memory", "run")
 """What cells have without an import; see `albedo_bundle`."""
 
 
+_LOOK = 0.5
+"""Seconds between looks at a cell whose caller was cancelled."""
+
 _ABORT_PAUSE = 0.05
 """Seconds before code is sent again that the kernel threw away; it does so with all that comes within a moment."""
 
@@ -74,7 +79,10 @@ class SessionCore:
         self._on_record: tuple[Any, ...] = ()  # what was put there last, see `SessionRecord.lasting`
         self._prepared: tuple[Any, ...] = ()  # the kernel whose cells have what we offer, and which tools
         self._running: Execution | None = None
+        self._waiting = 0  # how many wait for their turn
+        self._clock: asyncio.Timeout | None = None  # which the cell that runs is waited for by
         self._outlived: Execution | None = None  # a cell that outlived its call
+        self._let_go: Execution | None = None  # such a one that took no notice of its interrupt for long enough
         self._since = 0.0
         self._interrupted: set[str] = set()
         self._late: list[str] = []  # what threads of earlier cells printed since
@@ -158,10 +166,45 @@ class SessionCore:
             if work.cancelled():
                 self._must_be_open()
             if self._running is not None and self._running.msg_id == cell.msg_id:
-                in_background(self.interrupt())
+                in_background(self._give_way(self._running))
             else:
                 work.cancel()  # it has not begun, and will not
             raise
+
+    @contextlib.asynccontextmanager
+    async def _my_turn(self) -> AsyncIterator[None]:
+        """Wait until nothing else runs on the session, and hold off all others meanwhile."""
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    async def _give_way(self, execution: Execution) -> None:
+        """The cell that runs is nobody's any more, as its caller was cancelled: interrupt it.
+
+        If it takes no notice, whoever comes next must not wait for it for ever: it is given some time, by a host that
+        can be reached, and then its call ends without it. Until somebody comes it may take what time it likes.
+        """
+        try:
+            await self.interrupt()
+        except AlbedoError as error:
+            log.info("%s: %s", self.record.session_id, error)
+        patience = INTERRUPT_GRACE
+        while patience > 0:
+            look = min(patience, _LOOK)
+            if await _finished(execution, look) or self._running is not execution:
+                return
+            kernel = self._held.kernel
+            wanted = self._waiting and execution.began and kernel is not None and kernel.away is None
+            patience = patience - look if wanted else INTERRUPT_GRACE
+        if self._clock is not None:  # else its own time is over as well, and that is being seen to
+            self._let_go = execution
+            self._clock.reschedule(asyncio.get_running_loop().time())
 
     def _call_done(self, cell_id: str, work: asyncio.Task[Result]) -> None:
         del self._calls[cell_id]
@@ -169,7 +212,7 @@ class SessionCore:
             log.debug("%s: %s", self.record.session_id, error)
 
     async def _execute(self, call: Call, cell: CellName) -> Result:
-        async with self._turn:
+        async with self._my_turn():
             self._must_be_open()
             self.record.used = time.time()
             await self._registry.make_room(self)
@@ -199,7 +242,7 @@ class SessionCore:
         Raises:
             AlbedoError: it is gone, or its host cannot be asked.
         """
-        async with self._turn:
+        async with self._my_turn():
             await self._held.take_up(wait_for_sign_in=False)
 
     def _must_be_open(self) -> None:
@@ -249,8 +292,10 @@ class SessionCore:
         straggler, kernel = self._straggler, self._held.kernel
         if straggler is None or kernel is None or kernel.away is not None or not straggler.began or not self._held.ours:
             return  # the code goes on after it
-        if not await _finished(straggler, INTERRUPT_GRACE):
-            await self._held.kill("a cell that had run out of time did not obey the interrupt")
+        cancelled = straggler is self._let_go
+        if not await _finished(straggler, 0 if cancelled else INTERRUPT_GRACE):
+            which = "whose caller was cancelled" if cancelled else "that had run out of time"
+            await self._held.kill(f"a cell {which} did not obey the interrupt")
 
     async def _reset(self, report: KernelReport) -> None:
         """End the kernel because that was asked for."""
@@ -315,10 +360,14 @@ class SessionCore:
         execution = self._running = console.execute(call.code, outputs.take, **request)
         status = None
         try:
-            while not await _finished(execution, _left(call.timeout, began)) or self._was_aborted(execution):
+            while not await self._finished(execution, _left(call.timeout, began)) or self._was_aborted(execution):
                 if not execution.finished.is_set():
-                    status = TIMEOUT
-                    await self._time_out(kernel, execution, call.timeout or 0.0, notes)
+                    if self._let_go is execution:
+                        status = INTERRUPTED
+                        self._outlive(execution, notes)
+                    else:
+                        status = TIMEOUT
+                        await self._time_out(kernel, execution, call.timeout or 0.0, notes)
                     break
                 await asyncio.sleep(_ABORT_PAUSE)
                 execution = self._running = console.execute(call.code, outputs.take, **request)
@@ -342,6 +391,26 @@ class SessionCore:
         result.tool_calls_made = grant.made
         self._finish(cell, result)
         return result
+
+    async def _finished(self, execution: Execution, timeout: float | None) -> bool:
+        """Wait at most so long for the cell that runs, or until it is let go of, and say whether it has ended."""
+        try:
+            async with asyncio.timeout(timeout) as self._clock:
+                await execution.finished.wait()
+        except TimeoutError:
+            return execution.finished.is_set()
+        finally:
+            self._clock = None
+        return True
+
+    def _outlive(self, execution: Execution, notes: list[str]) -> None:
+        """Have a call end before its cell, which nobody waits for and which did not obey the interrupt."""
+        self._outlived = execution
+        after = "so the kernel is killed" if self._held.ours else "and runs on, as the kernel is another's"
+        notes.append(
+            f"The caller was cancelled and the code was interrupted; it did not stop within {INTERRUPT_GRACE:g} s "
+            f"while others waited, {after}."
+        )
 
     def _was_aborted(self, execution: Execution) -> bool:
         """Whether the kernel threw the code away unseen, as it does with all that waits when a notebook's cell fails.
@@ -474,7 +543,7 @@ class SessionCore:
         if self._running is not None:
             await self._end_running(0.0)
             return
-        async with self._turn:
+        async with self._my_turn():
             await self._reset(self._report())
 
     async def _end_running(self, grace: float) -> None:
@@ -497,7 +566,7 @@ class SessionCore:
         Raises:
             AlbedoError: no kernel could be started there; everything stays as it was.
         """
-        async with self._turn:
+        async with self._my_turn():
             await self._held.move(location)
 
     async def close(self) -> None:
@@ -562,7 +631,7 @@ class SessionCore:
         """Take up the kernel that a cell of an earlier process runs on: its code may wait for what we answer."""
         if self._held.kernel is not None or record.kernel_id != self.record.kernel_id:
             return
-        async with self._turn:
+        async with self._my_turn():
             try:
                 await self._held.take_up(wait_for_sign_in=False)
             except KernelGoneError as error:  # one that was joined; what became of the cell is told as of any other

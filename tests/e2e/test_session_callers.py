@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 import logging
@@ -9,6 +10,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +20,9 @@ import pytest
 from faces import Embedded
 from procs import wait_until
 
-from albedo_provisioner import Limits, Result, Sessions
+from albedo_provisioner import AsyncSession, AsyncSessions, Limits, Result, Sessions
 from albedo_provisioner.errors import AlbedoError, ConfigError, LocationError
+from albedo_provisioner.sessions import session as core
 
 
 @pytest.fixture
@@ -120,6 +123,76 @@ CREATE TABLE cells (number INTEGER PRIMARY KEY, cell_id TEXT NOT NULL UNIQUE, se
     code TEXT NOT NULL, state TEXT NOT NULL, asked REAL NOT NULL, result TEXT) STRICT;
 """
 """The file of sessions as it was when all sessions had one space of names for their cells."""
+
+
+STUBBORN = (
+    "import time\nprint('begun', flush=True)\nuntil = time.monotonic() + {}\nwhile time.monotonic() < until:\n"
+    "    try:\n        time.sleep(60)\n    except KeyboardInterrupt:\n        print('no', flush=True)"
+)
+"""Takes no notice of interrupts, for so many seconds."""
+
+
+class TestCancelledCallers:
+    """Whose code takes no notice of its interrupt."""
+
+    @pytest.fixture(autouse=True)
+    def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(core, "INTERRUPT_GRACE", 1.0)
+
+    async def cancelled(self, session: AsyncSession, code: str, **options: Any) -> None:
+        """Run code, and cancel the caller when it has begun."""
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+        told = {"on_output": lambda _: loop.call_soon_threadsafe(begun.set)}
+        call = asyncio.create_task(session.execute(code, **told, **options))
+        await begun.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+
+    async def test_cost_the_kernel_when_another_call_comes(self, embedded_host: Embedded) -> None:
+        async with AsyncSessions() as sessions:
+            session = await sessions.open(embedded_host.location())
+            await session.execute("x = 41")
+            await self.cancelled(session, STUBBORN.format(600), cell_id="stubborn")
+            began = time.monotonic()
+            calls = [session.execute("'x' in globals()"), session.execute("2")]
+            result, after = await asyncio.gather(*calls)
+            assert (result.value, result.kernel.reused, result.kernel.state_lost) == ("False", False, True)
+            assert "a cell whose caller was cancelled did not obey the interrupt" in str(result.kernel.note)
+            assert (after.value, after.kernel.reused, after.kernel.state_lost) == ("2", True, False)
+            assert time.monotonic() - began > 1
+            past = await session.cell("stubborn")
+            assert past.status == "interrupted"
+            assert past.stdout.startswith("begun\nno\n")
+            assert "did not stop within 1 s" in str(past.kernel.note)
+
+    async def test_cost_nothing_while_nobody_comes(self, embedded_host: Embedded) -> None:
+        async with AsyncSessions() as sessions:
+            session = await sessions.open(embedded_host.location())
+            await session.execute("x = 41")
+            await self.cancelled(session, STUBBORN.format(3) + "\nprint('end')", cell_id="stubborn")
+            past = await session.cell("stubborn")
+            assert (past.status, past.stdout) == ("ok", "begun\nno\nend\n")
+            result = await session.execute("x")
+            assert (result.value, result.kernel.reused, result.kernel.note) == ("41", True, None)
+
+    async def test_hold_up_no_move(self, embedded_host: Embedded) -> None:
+        async with AsyncSessions() as sessions:
+            session = await sessions.open(embedded_host.location())
+            await self.cancelled(session, STUBBORN.format(600))
+            embedded_host.make_folder("other")
+            await session.move(embedded_host.location("other"))
+            result = await session.execute("import os\nos.path.basename(os.getcwd())")
+            assert (result.value, result.kernel.state_reset) == ("'other'", True)
+
+    async def test_leave_a_kernel_that_was_joined_alone(self, embedded_host: Embedded) -> None:
+        async with AsyncSessions() as sessions:
+            ours = await sessions.open(embedded_host.location())
+            await ours.execute("x = 41")
+            guest = await sessions.join((await ours.status())["kernel_id"], owner="guest")
+            await self.cancelled(guest, STUBBORN.format(4))
+            result = await guest.execute("x")
+            assert (result.value, result.kernel.state_lost) == ("41", False)
 
 
 class TestMistakes:
