@@ -116,6 +116,10 @@ class KernelLink:
         self.kernel_id = kernel_id
         self.away: str | None = None
         """Why there is no connection at the moment, in words; None while there is one."""
+        self.shut_out: SignInError | None = None
+        """What a person has to do before there can be a connection again; None where that is not known to be so."""
+        self.tried = asyncio.Event()
+        """Set while there is a connection, or once an attempt to replace the one that broke has failed."""
         self.connections = 0
         """How many connections there have been."""
         self.sent_request = False
@@ -293,7 +297,8 @@ class KernelLink:
             if not greeted.done() or greeted.cancelled() or greeted.exception() is not None:
                 self._drop(visit)
         self.connections += 1
-        self.away = None
+        self.away = self.shut_out = None
+        self.tried.set()
         self._owner.stepped("attached")
 
     def _on_data(self, visit: Visit, data: bytes) -> None:
@@ -398,6 +403,7 @@ class KernelLink:
     def _break(self, visit: Visit, why: str) -> None:
         """This connection is over, for whatever reason."""
         self.away = why
+        self.tried.clear()
         if self._greeted is not None and not self._greeted.done():
             self._greeted.set_exception(UnreachableError(self._transport.host, f"{self._transport.host}: {why}."))
         self._drop(visit)
@@ -486,17 +492,18 @@ class KernelLink:
                 return False
             except (HostError, ConfigError) as error:
                 away = error.detail if isinstance(error, HostError) else str(error)
-                shut_out = isinstance(error, SignInError)
+                self.shut_out = error if isinstance(error, SignInError) else None
                 # Once, where a person looks: only a person can sign in.
-                level = logging.WARNING if shut_out and away != self.away else logging.DEBUG
+                level = logging.WARNING if self.shut_out and away != self.away else logging.DEBUG
                 log.log(level, "%s: not yet: %s", self._transport.host, error)
                 self.away = away
-            if shut_out:
+                self.tried.set()
+            if self.shut_out:
                 pause = max(pause, _SIGN_IN_PAUSE)
             await self._rest(pause)
             passed = time.monotonic() - began
             longest = next(longest for until, longest in _LONGEST_PAUSE if passed < until)
-            pause = min(pause * 2, _LONGEST_SIGN_IN_PAUSE if shut_out else longest)
+            pause = min(pause * 2, _LONGEST_SIGN_IN_PAUSE if self.shut_out else longest)
 
     async def _rest(self, pause: float) -> None:
         """Wait before the next attempt: so many seconds, or until there is reason to think that it may succeed."""
@@ -512,6 +519,7 @@ class KernelLink:
     def _end(self, why: str) -> None:
         self._ended = True
         self.away = why
+        self.tried.set()
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections.abc import Callable
 from typing import Any
 
 from ..bundle.wire import CALL, NOTE
-from ..errors import KernelGoneError, LinkAwayError
+from ..errors import KernelGoneError, LinkAwayError, SignInError
 from ..hosts.activity import Activity
 from ..hosts.pool import HostPool
 from ..hosts.progress import Progress
@@ -81,6 +82,17 @@ class WatchedKernel:
     def away(self) -> str | None:
         """Why the host is out of reach at the moment; None while it is not."""
         return self._link.away
+
+    @property
+    def shut_out(self) -> SignInError | None:
+        """What a person has to do before the host can be reached again; None where that is not known to be so."""
+        return self._link.shut_out
+
+    async def tried(self, timeout: float) -> None:
+        """Wait until there is a connection, or one more attempt has failed since it broke; so many seconds at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._link.tried.wait()
 
     @property
     def connections(self) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import logging
 import signal
 import time
@@ -44,6 +45,9 @@ INTERRUPT_GRACE = 5.0
 NAMES = ("tools", "memory", "run")
 """What cells have without an import; see `albedo_bundle`."""
 
+
+_VERDICT_TIMEOUT = 3.0
+"""Seconds that a host which is out of reach is given to say whether a person has to sign in."""
 
 _LOOK = 0.5
 """Seconds between looks at a cell whose caller was cancelled."""
@@ -117,7 +121,7 @@ class SessionCore:
         state = None
         if kernel is not None and kernel.poll() is None:
             state = "busy" if running is not None else ("starting" if kernel.state == "starting" else "idle")
-        sign_in = self._held.sign_in
+        sign_in = self._held.sign_in or (kernel.shut_out if kernel else None)
         return {
             "session_id": self.record.session_id,
             "owner": self.record.owner,
@@ -263,6 +267,8 @@ class SessionCore:
         """See that there is a kernel, and note in the report what became of the one before."""
         held = self._held
         await held.take_up(call.wait_for_sign_in)
+        if held.kernel is not None and not call.wait_for_sign_in:
+            await _must_let_us_in(held.kernel)
         await self._wait_for_straggler()
         if held.alive:
             report.reused = held.fresh is None and self.record.lost is None
@@ -661,6 +667,17 @@ class SessionCore:
 def _left(timeout: float | None, began: float) -> float | None:
     """Return how many seconds of a call's time are left."""
     return None if timeout is None else max(0.0, began + timeout - time.monotonic())
+
+
+async def _must_let_us_in(kernel: RemoteKernel) -> None:
+    """See that no person has to sign in before a kernel can be reached again.
+
+    Raises:
+        SignInError: one has to.
+    """
+    await kernel.tried(_VERDICT_TIMEOUT)
+    if kernel.shut_out is not None:
+        raise copy.copy(kernel.shut_out)
 
 
 def _note_of_listener(outputs: Outputs, notes: list[str]) -> None:

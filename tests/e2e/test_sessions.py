@@ -27,6 +27,7 @@ from albedo_provisioner.errors import (
     SignInError,
     UnreachableError,
 )
+from albedo_provisioner.kernels import link
 from albedo_provisioner.kernels.records import KernelRecords, this_process
 from albedo_provisioner.sessions import session as core
 from albedo_provisioner.sessions.outputs import Limits
@@ -434,8 +435,11 @@ class TestHosts:
         embedded_host.up()
         assert session.execute("1").kernel.state_lost is False
 
-    def test_that_want_a_sign_in_are_waited_for(self, embedded_host: Embedded, sessions: Sessions) -> None:
+    def test_that_want_a_sign_in_are_waited_for(
+        self, embedded_host: Embedded, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """S10."""
+        monkeypatch.setattr(link, "_SIGN_IN_PAUSE", 0.5)
         embedded_host.server.behave(refuse_auth=True)
         session = sessions.open(embedded_host.location())
         with pytest.raises(SignInError):
@@ -451,6 +455,23 @@ class TestHosts:
         thread.join(30)
         assert results[0].value == "42"
         assert session.status()["away"] is None
+        # The same while a kernel is there.
+        embedded_host.server.behave(refuse_auth=True)
+        embedded_host.cut()
+        wait_until(lambda: session.status()["away"], what="the link is away")
+        with pytest.raises(SignInError, match="Permission denied"):
+            session.execute("print('not run')", wait_for_sign_in=False)
+        status = session.status()
+        assert "Permission denied" in status["away"]
+        assert str(embedded_host.alias) in status["advice"]
+        thread = threading.Thread(target=lambda: results.append(session.execute("x = 1\n6 * 8")))
+        thread.start()
+        wait_until(lambda: session.status()["execution_state"] == "busy")
+        embedded_host.server.behave(refuse_auth=False)
+        thread.join(30)
+        assert (results[1].value, results[1].execution_count, results[1].kernel.reused) == ("48", 2, True)
+        status = session.status()
+        assert (status["away"], status["advice"]) == (None, None)
 
     @pytest.mark.parametrize("location", ["-oProxyCommand=id:/tmp", "relative", ""])
     def test_that_are_none_are_refused(self, sessions: Sessions, location: str) -> None:
