@@ -301,13 +301,20 @@ def describe(name: str, function: Tool) -> dict[str, Any]:
             {
                 "name": parameter.name,
                 "kind": parameter.kind.name,
-                "default": None if parameter.default is parameter.empty else repr(parameter.default)[:_MOST_DEFAULT],
+                "default": None if parameter.default is parameter.empty else _shown(parameter.default),
                 "annotation": _annotation(parameter.annotation),
             }
             for parameter in signature.parameters.values()
         ],
         "returns": _annotation(signature.return_annotation),
     }
+
+
+def _shown(default: object) -> str:
+    try:
+        return repr(default)[:_MOST_DEFAULT]
+    except Exception:  # noqa: BLE001 - of a class of the caller's, it may raise anything
+        return "..."
 
 
 def _annotation(annotation: Any) -> str | None:

@@ -81,6 +81,27 @@ class TestOutputs:
         assert (after.value, after.kernel.note, after.kernel.reused) == ("41", None, True)
         assert kernel.connections == 1  # the link took no notice
 
+    def test_a_listener_on_the_link_that_fails_costs_that_message_alone(
+        self, embedded_host: Embedded, sessions: Sessions, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        ours = sessions.open(embedded_host.location())
+        ours.execute("x = 41")
+        held = ours._session._core._held
+        assert held.console is not None
+        assert held.kernel is not None
+
+        def fail(msg_id: str) -> None:
+            raise ZeroDivisionError
+
+        held.console.on_idle = fail
+        guest = sessions.join(ours.status()["kernel_id"], owner="guest")
+        assert [guest.execute(f"x += 1\n{number}").value for number in range(3)] == ["0", "1", "2"]
+        result = ours.execute("print(1)\nx")
+        assert (result.stdout, result.value, held.kernel.connections) == ("1\n", "44", 1)
+        logged = [record for record in caplog.records if "could not be taken" in record.getMessage()]
+        assert len(logged) >= 3
+        assert all(record.exc_info for record in logged)
+
     def test_a_tools_error_whose_text_cannot_be_had_is_the_cells_alone(
         self, embedded_host: Embedded, sessions: Sessions, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -89,8 +110,8 @@ class TestOutputs:
             def items(self) -> Any:
                 raise RuntimeError("no items")
 
-        def fail() -> None:
-            raise Unspeakable(Unspeakable())
+        def fail(how: object = Unspeakable()) -> None:
+            raise Unspeakable(how)
 
         session = sessions.open(embedded_host.location(), tools={"fail": fail, "odd": OddDict})
         result = session.execute("tools.fail()")
