@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -128,3 +129,29 @@ def memory(kernel: str) -> float:
                 gc.collect()
                 sizes.append(psutil.Process().memory_info().rss)
     return (sizes[1] - sizes[0]) / (MANY - FEW)
+
+
+_CALLS = """
+import json, time
+times = {{"append": [], "read": []}}
+for number in range({count}):
+    for name, call in (("append", lambda: memory.append(f"note {{number}}")), ("read", memory.read)):
+        began = time.perf_counter()
+        call()
+        times[name].append(1000 * (time.perf_counter() - began))
+print(json.dumps(times))
+"""
+
+
+def memory_calls(kernel: str, count: int) -> dict[str, list[float]]:
+    """Return the milliseconds that a cell waits for its workspace's memory, which lies on this machine: for an
+    `append`, and for a `read` of what there is by then.
+    """
+    with Sessions() as sessions:
+        session = _open(sessions, kernel, "memory")
+        result = session.execute(_CALLS.format(count=count))
+        assert result.status == "ok", result
+        assert len(session.memory.read(linked=False).splitlines()) == count
+        times: dict[str, list[float]] = json.loads(result.stdout)
+        session.memory.save("")
+        return times

@@ -173,6 +173,11 @@ def _session_memory(column: Column, quick: bool) -> Samples:
     return {"session-memory": [column.call("session_memory", deadline=300) / 2**20]}
 
 
+def _memory_calls(column: Column, quick: bool) -> Samples:
+    times = column.call("memory_calls", count=30 if quick else 100, deadline=120)
+    return {f"memory-{name}": samples for name, samples in times.items()}
+
+
 def _browse(column: Column, quick: bool) -> Samples:
     folder = repository(column.host.root)
     location = f"{column.host.alias}:{folder}" if column.host.alias else str(folder)
@@ -301,6 +306,16 @@ MEASURES = (
         (1, 1),
         _session_memory,
         (Row("session-memory", "memory here of an idle session", "MiB", compare=""),),
+        columns=_OURS,
+    ),
+    Measure(
+        "memory-calls",
+        (3, 1),
+        _memory_calls,
+        (
+            Row("memory-append", "memory.append in a cell", "ms", compare=""),
+            Row("memory-read", "memory.read in a cell", "ms", compare=""),
+        ),
         columns=_OURS,
     ),
 )

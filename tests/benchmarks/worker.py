@@ -268,6 +268,12 @@ class Worker:
 
         return agents.memory(self._kernel)
 
+    def memory_calls(self, count: int) -> dict[str, list[float]]:
+        """Return what calls of the workspace's memory take; see `agents.py`."""
+        from . import agents  # a local kernel's process does without us
+
+        return agents.memory_calls(self._kernel, count)
+
     def browse(self, what: str, location: str) -> float:
         """Return how many seconds it takes to look at the repository, on a connection that is there already."""
         from albedo_provisioner import browse
