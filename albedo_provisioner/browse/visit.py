@@ -6,6 +6,7 @@ import asyncio
 import base64
 import json
 import os
+import posixpath
 import sys
 import zlib
 from typing import TYPE_CHECKING, Any
@@ -49,8 +50,8 @@ async def look(
         HostError: as the functions of `albedo_provisioner.browse`.
     """
     inside = encode(below)
-    if inside.startswith("/") or "\0" in inside:
-        raise LocationError(f"{inside!r} is not below {location}: it has to be a relative path.")
+    if inside.startswith("/") or "\0" in inside or posixpath.normpath(inside).split("/")[0] == "..":
+        raise LocationError(f"{inside!r} is not below {location}: it has to be a relative path that stays there.")
     # Programs there have a third of it, and going through files another: what is known by then is told in time.
     request = {"do": "browse", "want": want, "cwd": location.path, "below": inside, "seconds": timeout / 3, **options}
     if location.host is None and python is None:

@@ -75,6 +75,7 @@ class _Found:
         self.skills: list[dict[str, Any]] = []
         self.problems: list[dict[str, str]] = []
         self._known: set[tuple[int, int]] = set()
+        self._left_out: list[str] = []
         self._room = MOST_BYTES_ALTOGETHER
         self._until = time.monotonic() + _LOOK
 
@@ -93,6 +94,10 @@ class _Found:
         for each in reversed(folders):
             for path in self._skills(os.path.join(each, SKILLS)):
                 self._take(path, self.skills, front_matter=True)
+        if self._left_out:
+            others = len(self._left_out) - 1
+            more = f", and before {others:,} more skills and files" if others else ""
+            self._problem(self._left_out[0], f"there is too much before it{more}")
 
     def _skills(self, folder: str) -> Iterator[str]:
         try:
@@ -136,7 +141,7 @@ class _Found:
             if (status.st_dev, status.st_ino) in self._known:
                 return None  # one file by two names
             if len(self.files) + len(self.skills) >= MOST_FILES or self._room <= 0:
-                self._problem(path, "there is too much before it")
+                self._left_out.append(path)
                 return None
             most = 2 * MOST_FRONT_MATTER if front_matter else min(MOST_BYTES, self._room)
             data = file.read(most + 1)

@@ -72,7 +72,7 @@ class WorkspaceGroups:
             WorkspaceLinkError: it is the same workspace, they are linked already, or a folder of this machine is not
                 there.
         """
-        if one == other:
+        if one == other or _is_one_folder(one, other):
             raise WorkspaceLinkError(f"{one} cannot be linked with itself.")
         for location in (one, other):
             if not location.is_remote and not os.path.isdir(location.path):
@@ -162,6 +162,13 @@ class LinkNews:
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
         return opened(self._path, _SCHEMA, "record of links")
+
+
+def _is_one_folder(one: Location, other: Location) -> bool:
+    """Whether two locations are by symbolic links one folder of this machine; of a host that is not known here."""
+    if one.is_remote or other.is_remote:
+        return False
+    return os.path.isdir(one.path) and os.path.isdir(other.path) and os.path.samefile(one.path, other.path)
 
 
 def _team(database: sqlite3.Connection, location: Location) -> str | None:

@@ -14,7 +14,7 @@ from ..location import Location
 from . import index
 from .links import WorkspaceGroups
 from .store import MEMORY, MemoryFile, MemoryStore
-from .text import shares, shortened
+from .text import must_be_text, shares, shortened
 
 LIMIT = 50
 """Lines that `grep` returns if nothing else is asked for."""
@@ -96,7 +96,7 @@ class WorkspaceMemory:
             MemoryFileError: one's own `memory.md` cannot be read. (That another's cannot, or a file of a journal, is
                 told in its place, as line 0.)
         """
-        wanted, limit = term.casefold(), min(limit, _MOST_LINES)
+        wanted, limit = must_be_text(term).casefold(), min(limit, _MOST_LINES)
         if not wanted:
             raise ValueError("grep looks for a text, and this one is empty")
         hits: list[Hit] = []
@@ -129,7 +129,7 @@ class WorkspaceMemory:
 
     def search(self, query: str, limit: int = SEARCH_LIMIT) -> list[Hit]:
         """Return the paragraphs that say most about the words of a query, the best first; see `index.search`."""
-        return index.search((self.store, *self._others()), query, limit, self._home)
+        return index.search((self.store, *self._others()), must_be_text(query), limit, self._home)
 
     def _others(self) -> list[MemoryStore]:
         members = WorkspaceGroups(self._home).group(self.store.location)

@@ -11,6 +11,7 @@ from ..errors import AlbedoError
 from ..hosts.io_thread import in_thread
 from ..kernels.calls import Call, Handler
 from ..location import Location
+from .text import must_be_text
 
 if TYPE_CHECKING:
     from ..kernels.remote import RemoteKernel
@@ -74,22 +75,16 @@ def _done(
         most = arguments.get("max_chars")
         return {"text": memory.read(None if most is None else _number(most), bool(arguments.get("linked", True)))}
     if do == "grep":
-        hits = memory.grep(_text(arguments.get("term")), _number(arguments.get("limit", LIMIT)))
+        hits = memory.grep(must_be_text(arguments.get("term")), _number(arguments.get("limit", LIMIT)))
     elif do == "search":
-        hits = memory.search(_text(arguments.get("query")), _number(arguments.get("limit", SEARCH_LIMIT)))
+        hits = memory.search(must_be_text(arguments.get("query")), _number(arguments.get("limit", SEARCH_LIMIT)))
     elif do in ("save", "append", "journal"):
         write = {"save": memory.save, "append": memory.append, "journal": memory.journal}[do]
-        write(_text(arguments.get("text")), call_id)
+        write(must_be_text(arguments.get("text")), call_id)
         return {}
     else:
         raise ValueError(f"memory cannot {do!r}")
     return {"hits": [hit.to_dict() for hit in hits]}
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a text is needed, and not a value of type {type(value).__name__}")
-    return value
 
 
 def _number(value: object) -> int:

@@ -19,6 +19,7 @@ from .files import Content, is_same_file, locked, make_private, read_regular, st
 from .folders import memory_folder
 from .hands import PATIENCE, HeldFile, held
 from .ledger import Ledger
+from .text import must_be_text
 
 log = logging.getLogger("albedo_provisioner.workspace")
 
@@ -126,20 +127,23 @@ class MemoryStore:
 
         Raises:
             MemoryFileError: it cannot be written, or is too long; nothing has changed.
+            TypeError: it is no text.
         """
-        self._change(MEMORY, lambda _: _ended(_encoded(text)), MOST_MEMORY, call_id, late=_unchanged)
+        saved = _ended(_encoded(text))
+        self._change(MEMORY, lambda _: saved, MOST_MEMORY, call_id, late=_unchanged)
 
     def append(self, text: str, call_id: str | None = None) -> None:
         """Add a text at the end of `memory.md`, beginning with a line of its own; see `save`."""
-        self._change(MEMORY, lambda before: _ended(before) + _ended(_encoded(text)), MOST_MEMORY, call_id)
+        added = _ended(_encoded(text))
+        self._change(MEMORY, lambda before: _ended(before) + added, MOST_MEMORY, call_id)
 
     def journal(self, text: str, call_id: str | None = None) -> str:
         """Add an entry to the journal of this day, below the time, and return the file's name; see `save`."""
         name = f"{JOURNAL}/{time.strftime('%Y-%m-%d')}.md"
-        heading = f"## {time.strftime('%H:%M:%S')}\n\n".encode()
+        entry = f"## {time.strftime('%H:%M:%S')}\n\n".encode() + _ended(_encoded(text))
 
         def with_entry(before: bytes) -> bytes:
-            return _ended(before) + (b"\n" if before else b"") + heading + _ended(_encoded(text))
+            return _ended(before) + (b"\n" if before else b"") + entry
 
         self._change(name, with_entry, MOST_JOURNAL, call_id)
         return name
@@ -270,7 +274,9 @@ def _unchanged(data: bytes) -> bytes:
 
 
 def _encoded(text: str) -> bytes:
-    return text.encode("utf-8", "backslashreplace")  # half characters, which JSON can bring, have no bytes
+    return must_be_text(text).encode(
+        "utf-8", "backslashreplace"
+    )  # half characters, which JSON can bring, have no bytes
 
 
 def _ended(data: bytes) -> bytes:

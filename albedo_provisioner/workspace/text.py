@@ -5,6 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def must_be_text(value: object) -> str:
+    """Return a value that is a text.
+
+    Raises:
+        TypeError: it is none.
+    """
+    if not isinstance(value, str):
+        raise TypeError(f"a text is needed, and not a value of type {type(value).__name__}")
+    return value
+
+
 def shortened(text: str, limit: int) -> str:
     """Return a text in at most so many characters: its beginning and its end, and what is missing said between them."""
     if len(text) <= limit:

@@ -134,7 +134,7 @@ class TestList:
         for refused in ("sub", "", "-x", "gpu:relative", "sub\n/"):
             with pytest.raises(LocationError):
                 browse.list(refused)
-        for outside in ("/etc", b"/etc"):
+        for outside in ("/etc", b"/etc", "..", "../../etc", "sub/../../here"):
             with pytest.raises(LocationError):
                 browse.list(".", below=outside)
 

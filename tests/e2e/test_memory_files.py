@@ -109,6 +109,13 @@ class TestWriting:
         assert "caf\ufffd" in memory.read()
         assert memory.grep("NO NEWLINE") == ["memory.md:2: caf\ufffd \ufffd no newline"]
 
+    @pytest.mark.parametrize("call", ["save", "append", "journal", "grep", "search"])
+    def test_of_what_is_no_text_is_refused(self, memory: WorkspaceMemory, call: str) -> None:
+        for value in (5, b"x", None):
+            with pytest.raises(TypeError, match="a text is needed, and not a value of type"):
+                getattr(memory, call)(value)
+        assert memory.read() == ""
+
     def test_of_too_much_is_refused_and_changes_nothing(self, memory: WorkspaceMemory) -> None:
         memory.append("x" * (files.MOST_MEMORY - 10))
         with pytest.raises(
