@@ -340,8 +340,9 @@ class TestAPersonsProgram:
                 saving.append(subprocess.Popen(["sh", "-c", save], cwd=folder))
                 if "mv" in save:
                     saving[0].wait()
-                else:  # it waits for our lease, in the middle of opening the file
-                    wait_until(lambda: b"break_lease" in Path(f"/proc/{saving[0].pid}/wchan").read_bytes())
+                else:  # it waits for our lease, in the middle of opening the file; or there are no leases here
+                    wchan = Path(f"/proc/{saving[0].pid}/wchan")
+                    wait_until(lambda: saving[0].poll() is not None or b"break_lease" in wchan.read_bytes())
             swap(fresh, path)
 
         monkeypatch.setattr(files, "swap", swap_late)
