@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.messages import HEADER, json_part
-from ..bundle.wire import CONTROL, SHELL, Buffer
+from ..bundle.wire import CONTROL, Buffer
 from ..errors import (
     AlbedoError,
     HostError,
@@ -323,9 +323,6 @@ class RemoteKernel(WatchedKernel):
         """Pass on what a client says. When it is to interrupt, that is for the cell that runs now, and for no other."""
         if channel == CONTROL and json_part(parts, HEADER).get("msg_type") == "interrupt_request":
             in_background(self.interrupt_by(parts))
-        elif channel == SHELL and self.ended_for_good:
-            # Nobody answers, and a kernel that takes its place must not run it. Who asks learns that at once.
-            asyncio.get_running_loop().call_soon(self.tell_the_end)
         else:
             self._link.send(channel, parts)
 

@@ -262,16 +262,6 @@ class WatchedKernel:
         self._front.give_up(None if self._expected else self.cause)
         self._fall_silent()
 
-    @property
-    def ended_for_good(self) -> bool:
-        """Whether the kernel has ended and all that it said has been passed on."""
-        return self._silent and self.state == "exited"
-
-    def tell_the_end(self) -> None:
-        """Have nobody wait for an answer of a kernel that has ended."""
-        if self.ended_for_good:
-            self._front.give_up(None if self._expected else self.cause or "The kernel ended.")
-
     def _fall_silent(self) -> None:
         self._calls.close()
         self._silent = True
