@@ -148,7 +148,8 @@ CREATE TABLE cells (number INTEGER PRIMARY KEY, cell_id TEXT NOT NULL UNIQUE, se
 
 STUBBORN = (
     "import time\nprint('begun', flush=True)\nuntil = time.monotonic() + {}\nwhile time.monotonic() < until:\n"
-    "    try:\n        time.sleep(until - time.monotonic())\n    except KeyboardInterrupt:\n        print('no', flush=True)"
+    "    try:\n        time.sleep(until - time.monotonic())\n"
+    "    except KeyboardInterrupt:\n        print('no', flush=True)"
 )
 """Takes no notice of interrupts, for so many seconds."""
 
