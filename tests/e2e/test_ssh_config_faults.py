@@ -115,4 +115,4 @@ def test_what_is_wrong_with_the_config_is_said_once_for_all_hosts(workspace: Wor
 
 def test_the_family_of_addresses_is_named_where_it_leaves_none(workspace: Workspace) -> None:
     workspace.add_to_ssh_config("Host gpu\n  HostName 127.0.0.1\n  AddressFamily inet6\n")
-    assert "AddressFamily inet6" in Hosts().probe("gpu").advice
+    assert "AddressFamily inet6" in Hosts().probe("gpu", fresh=True).advice
