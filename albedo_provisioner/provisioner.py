@@ -347,6 +347,8 @@ class AlbedoProvisioner(KernelProvisionerBase):
         sessions = getattr(_server(), "session_manager", None)
         if sessions is None:
             return
+        from tornado.web import HTTPError  # a Jupyter Server has it loaded
+
         try:
             session = await sessions.get_session(kernel_id=self.kernel_id)
             before, self._path = self._path, str(session["path"])
@@ -356,9 +358,8 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 str(sessions.get_kernel_env(self._path, name)["JPY_SESSION_NAME"])
                 for name in (posixpath.basename(self._path), session["name"])
             ]
-        except Exception as error:  # noqa: BLE001 - the server's own business; the kernel must not suffer from it
-            self.log.debug("Kernel %s: its session cannot be looked at: %s", self.kernel_id, error)
-            return
+        except HTTPError:
+            return  # no page has a session with it (any more)
         if before is None and kernel.request.notebook in names:
             return  # it is called as it was at the start
         self._renamed = names[0]

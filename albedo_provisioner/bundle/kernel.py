@@ -149,11 +149,12 @@ class Kernel:
         rundir.write_record(self._path, record)
 
     def rename(self, notebook: str) -> None:
-        """Note that its notebook has another path now."""
+        """Note that its notebook has another path now, for this keeper and for one that adopts the kernel."""
         self._notebook = notebook
+        self._settings = {**self._settings, "notebook": notebook}
         record = rundir.read_record(self._path)
         if record is not None:
-            rundir.write_record(self._path, {**record, "notebook": notebook})
+            rundir.write_record(self._path, {**record, "notebook": notebook, "settings": self._settings})
 
     def facts(self) -> dict[str, Any]:
         """Return what clients are told about the kernel."""

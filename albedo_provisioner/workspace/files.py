@@ -15,7 +15,7 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -151,12 +151,12 @@ def swap(fresh: Path, path: Path) -> None:
     Raises:
         MemoryFileError: that cannot be done; nothing has changed.
     """
-    with _told("write", path):
-        if path.is_symlink():
-            raise _not_plain(path)
+
+    def move() -> None:
         if not _exchange(fresh, path):
             os.rename(fresh, path)
-    sync_folder(path.parent)
+
+    _put(path, move)
 
 
 def _exchange(one: Path, other: Path) -> bool:
@@ -178,10 +178,14 @@ def rename(fresh: Path, path: Path) -> None:
     Raises:
         MemoryFileError: that cannot be done; nothing has changed.
     """
+    _put(path, lambda: os.rename(fresh, path))
+
+
+def _put(path: Path, move: Callable[[], object]) -> None:
     with _told("write", path):
         if path.is_symlink():
             raise _not_plain(path)
-        os.rename(fresh, path)
+        move()
     sync_folder(path.parent)
 
 

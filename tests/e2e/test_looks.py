@@ -12,7 +12,7 @@ import pytest
 from door import Door
 from faces import Embedded, Host, Real
 from masters import Master
-from procs import Process, everyone, send
+from procs import Process, everyone, send, wait_until
 
 from albedo_provisioner import browse
 from albedo_provisioner.errors import NoSuchFolderError, NotAFolderError
@@ -93,10 +93,7 @@ def test_one_that_nobody_asks_ends(remote_host: Host, monkeypatch: pytest.Monkey
     monkeypatch.setattr(asking, "KEPT", 0.3)
     remote_host.make_folder("proj")
     browse.list(remote_host.location("proj"))
-    began = time.monotonic()
-    while lookers(remote_host):
-        assert time.monotonic() - began < 10
-        time.sleep(0.02)
+    wait_until(lambda: not lookers(remote_host), what="it has ended")
 
 
 def test_one_whose_client_says_nothing_any_more_ends_by_itself(
@@ -107,10 +104,7 @@ def test_one_whose_client_says_nothing_any_more_ends_by_itself(
     monkeypatch.setattr(asking._Asked, "close", lambda asked: None)
     remote_host.make_folder("proj")
     browse.list(remote_host.location("proj"))
-    began = time.monotonic()
-    while lookers(remote_host):
-        assert time.monotonic() - began < 10
-        time.sleep(0.02)
+    wait_until(lambda: not lookers(remote_host), what="it has ended")
 
 
 def test_a_caller_who_gives_up_leaves_nothing_half_asked(remote_host: Host) -> None:

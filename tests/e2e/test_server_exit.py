@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from crash import albedo, listed
-from faces import Embedded, Host
+from faces import Embedded, Host, keeper_of
 from kernels import add_kernelspec
 from leaks import settled
 from notebook_server import Answer, Channels, NotebookServer
-from procs import alive, wait_until
+from procs import alive, send, wait_until
 
 from albedo_provisioner.kernels.records import LIVE, KernelRecords
 
@@ -178,6 +178,9 @@ class TestKilled:
             renamed = first.ask("PATCH", f"api/sessions/{session['id']}", {"path": "real.ipynb"})
             assert renamed.status == 200, renamed
             wait_until(lambda: KernelRecords().all()[0].notebook.endswith("/real.ipynb"), 20, "it is on record")
+            # Also by a keeper that takes the place of one which was killed.
+            send(keeper_of(embedded_host), signal.SIGKILL)
+            wait_until(lambda: channels.finish(channels.begin("1"))["status"] == "ok", 30, "another has it")
             assert "real.ipynb" in albedo("kernels")
             first.kill()
         second = servers.start()
