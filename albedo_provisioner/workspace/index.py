@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import sqlite3
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 from ..bundle.memory import Hit
 from ..database import opened
 from ..errors import ConfigError, MemoryFileError
 from ..home import albedo_home
+from . import scripts
 from .files import stamp_of
 from .store import MEMORY, MemoryStore
 
@@ -23,12 +24,15 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS files (location TEXT NOT NULL, name TEXT NOT NULL, stamp TEXT NOT NULL,
     PRIMARY KEY (location, name)) STRICT;
 CREATE VIRTUAL TABLE IF NOT EXISTS paragraphs USING fts5 (
-    text, location UNINDEXED, name UNINDEXED, line UNINDEXED, tokenize = "porter unicode61 remove_diacritics 2");
+    text, location UNINDEXED, name UNINDEXED, line UNINDEXED,
+    tokenize = "porter unicode61 remove_diacritics 2 categories 'L* N* M* Co'");
 """
 
 _LONG_PARAGRAPH = 2000  # characters; lists without empty lines would be one paragraph else
 
 _SNIPPET = 24  # words around what was found
+
+_LONG_SNIPPET = 64  # where each character is a word; FTS5's limit, https://sqlite.org/fts5.html#the_snippet_function
 
 _MOST_WORDS = 64  # of a query
 
@@ -40,6 +44,9 @@ def search(
 ) -> list[Hit]:
     """Return the paragraphs that have the words of a query, the best first: all of the words, else some of them.
 
+    In scripts without spaces between words, what stands together in the query is looked for as it is, wherever in a
+    sentence, and if nothing has that, any two characters of it.
+
     Args:
         stores: the workspaces to search; the first is one's own.
         query: words; nothing in them is taken for more than that.
@@ -50,11 +57,11 @@ def search(
         MemoryFileError: one's own `memory.md` cannot be read. (Other files are told of at the end, as line 0.)
         ConfigError: the index cannot be used.
     """
-    found = (match[0] for match in re.finditer(r"\w[\w.\-]*", query))
+    found = "".join(character if _is_of_word(character) else " " for character in query).split()
     words = list(itertools.islice((word for word in found if any(map(str.isalnum, word))), _MOST_WORDS))
     if not words or limit < 1:
         return []
-    path = albedo_home(home) / "memory-index.sqlite"
+    path = albedo_home(home) / "memory-search.sqlite"
     for attempt in (1, 2):
         try:
             with opened(path, _SCHEMA, "index of memory") as database:
@@ -71,15 +78,22 @@ def search(
     return []
 
 
+def _is_of_word(character: str) -> bool:
+    """Say whether a character is of a word: vowel signs and accents of their own are, as in Thai and Hindi."""
+    return character.isalnum() or character in "_.-" or unicodedata.category(character).startswith("M")
+
+
 def _find(database: sqlite3.Connection, stores: Sequence[MemoryStore], words: list[str], limit: int) -> list[Hit]:
     places = [str(store.location) for store in stores]
     hits: list[Hit] = []
-    for operator in (" AND ", " OR "):
+    snippet = _LONG_SNIPPET if any(map(scripts.has_such, words)) else _SNIPPET
+    parts = list(itertools.islice((part for word in words for part in scripts.pairs(word)), _MOST_WORDS))
+    for operator, wanted in ((" AND ", words), (" OR ", parts)):
         # Each word as a quoted string: what is in it is text, whatever FTS5's syntax makes of it elsewhere.
         rows = database.execute(
-            f"SELECT location, name, line, snippet(paragraphs, 0, '**', '**', '…', {_SNIPPET}) FROM paragraphs "
+            f"SELECT location, name, line, snippet(paragraphs, 0, '**', '**', '…', {snippet}) FROM paragraphs "
             f"WHERE paragraphs MATCH ? AND location IN ({', '.join('?' * len(places))}) ORDER BY rank LIMIT ?",
-            (operator.join(f'"{word}"' for word in words), *places, min(limit, _MOST_HITS)),
+            (operator.join(f'"{scripts.with_seams(word)}"' for word in wanted), *places, min(limit, _MOST_HITS)),
         )
         hits = [Hit.make(place, place == places[0], name, line, _one_line(text)) for place, name, line, text in rows]
         if hits:
@@ -88,7 +102,7 @@ def _find(database: sqlite3.Connection, stores: Sequence[MemoryStore], words: li
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return " ".join(scripts.without_seams(text).split())
 
 
 def _refresh(database: sqlite3.Connection, stores: Sequence[MemoryStore]) -> list[Hit]:
@@ -128,7 +142,7 @@ def _refresh_one(database: sqlite3.Connection, store: MemoryStore, own: bool) ->
     for name, content in contents.items():
         database.executemany(
             "INSERT INTO paragraphs (text, location, name, line) VALUES (?, ?, ?, ?)",
-            ((text, place, name, line) for line, text in paragraphs(content.text)),
+            ((scripts.with_seams(text), place, name, line) for line, text in paragraphs(content.text)),
         )
         database.execute("INSERT OR REPLACE INTO files VALUES (?, ?, ?)", (place, name, str(content.stamp)))
     return problems

@@ -461,12 +461,28 @@ class TestSearch:
         assert len(memory.search("gate wall")) == 2
         assert memory.search("gate seven opens")[0].line == 1
 
+    @pytest.mark.parametrize(
+        ("text", "query", "found"),
+        [
+            ("城門在早上七點打開。\n\n城牆很高。", "七點", "memory.md:1: 城門在早上**七點**打開。"),
+            ("城門在早上七點打開。\n\n城牆很高。", "七點城門", "memory.md:1: **城門**在早上**七點**打開。"),
+            ("門は7時に開きます。\n\n壁は高い。", "門 7時", "memory.md:1: **門**は**7時**に開きます。"),
+            ("성문이 7시에 열린다.\n\n성벽은 높다.", "성문", "memory.md:1: **성문**이 7시에 열린다."),
+            ("ประตูเปิดเจ็ดโมง\n\nกำแพงสูง", "เปิด", "memory.md:1: ประตู**เปิด**เจ็ดโมง"),
+            ("फाटक सात बजे खुलता है।\n\nदीवार ऊँची है।", "खुलता", "memory.md:1: फाटक सात बजे **खुलता** है।"),
+            ("Das Café öffnet um 7.\n\nDie Mauer.", "cafe o\u0308ffnet", "memory.md:1: Das **Café** **öffnet** um 7."),
+        ],
+    )
+    def test_finds_words_that_no_spaces_part(self, memory: WorkspaceMemory, text: str, query: str, found: str) -> None:
+        memory.save(text)
+        assert memory.search(query) == [found]
+
     def test_makes_the_index_anew_when_it_is_damaged_or_gone(
         self, workspace: Workspace, memory: WorkspaceMemory
     ) -> None:
         memory.save("The gate.")
         assert memory.search("gate")
-        index = workspace.albedo_home / "memory-index.sqlite"
+        index = workspace.albedo_home / "memory-search.sqlite"
         index.write_bytes(b"no database" * 1000)
         assert memory.search("gate")
         index.unlink()
@@ -498,6 +514,6 @@ class TestSearch:
 
     def test_that_cannot_have_its_index_says_so(self, workspace: Workspace, memory: WorkspaceMemory) -> None:
         memory.save("The gate.")
-        (workspace.albedo_home / "memory-index.sqlite").mkdir()
+        (workspace.albedo_home / "memory-search.sqlite").mkdir()
         with pytest.raises(ConfigError, match="index of memory"):
             memory.search("gate")

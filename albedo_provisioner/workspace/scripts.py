@@ -1,0 +1,49 @@
+"""Scripts that are written without spaces between words, or with endings joined on, for the index of memory.
+
+SQLite's tokenizer splits at spaces and punctuation alone, so that a sentence in Chinese would be one word to it. Here
+each character of such a script is made a word of its own, and what is searched for a phrase of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+# Thai and Lao, Myanmar, Khmer, Japanese (with the iteration marks), Han, Korean, wide and narrow forms, rarer Han.
+# The blocks are Unicode's: https://www.unicode.org/Public/UNIDATA/Blocks.txt
+_CHARACTERS = (
+    r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+    r"\uac00-\ud7a3\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
+)
+
+# Ends a word for the tokenizer, and takes no room where it is seen.
+_SEAM = "\u200b"
+
+_SEAMS = re.compile(rf"(?<=[{_CHARACTERS}])(?=\w)|(?<=\w)(?=[{_CHARACTERS}])")
+
+_RUN = re.compile(rf"[{_CHARACTERS}]{{2,}}")
+
+
+def has_such(text: str) -> bool:
+    """Say whether a text has characters of these scripts that follow one another."""
+    return _RUN.search(text) is not None
+
+
+def with_seams(text: str) -> str:
+    """Return a text in which each character of these scripts is a word to SQLite's tokenizer."""
+    return _SEAMS.sub(_SEAM, text)
+
+
+def without_seams(text: str) -> str:
+    """Return the text that `with_seams` was given, but for characters without width that it had itself."""
+    return text.replace(_SEAM, "")
+
+
+def pairs(word: str) -> Iterator[str]:
+    """Yield a word's parts that may be words: two neighbours each in these scripts, and the rest as it is."""
+    end = 0
+    for run in _RUN.finditer(word):
+        yield from filter(None, (word[end : run.start()],))
+        yield from (run[0][start : start + 2] for start in range(len(run[0]) - 1))
+        end = run.end()
+    yield from filter(None, (word[end:],))
