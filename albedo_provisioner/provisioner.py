@@ -395,6 +395,8 @@ class AlbedoProvisioner(KernelProvisionerBase):
         else:
             try:
                 await io_thread.run(self._kernel.signal(signum, SIGNAL_TIMEOUT))
+            except KernelGoneError:
+                return  # it has just ended, and `poll` will say so; Popen.send_signal is silent then, too
             except LinkAwayError as error:
                 # It is on its way. Raising it would also keep a manager that is ending a kernel from going on.
                 self.log.warning("Kernel %s: %s", self.kernel_id, error)

@@ -326,7 +326,7 @@ class Keeper:
         (see `interrupts.py`, also for `only`).
         """
         if self.kernel.exit is not None:
-            return answer({"error": "the kernel has ended"})
+            return answer({"error": "the kernel has ended", "ended": True})
         cell = request.get("cell")
         if cell is not None:
             return self._interrupts.put(str(cell), request, answer)

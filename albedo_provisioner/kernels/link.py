@@ -251,7 +251,8 @@ class KernelLink:
         finally:
             self._calls.pop(number, None)
         if "error" in content:
-            raise AlbedoError(f"{self._transport.host}: {content['error']}.")
+            kind = KernelGoneError if content.get("ended") else AlbedoError
+            raise kind(f"{self._transport.host}: {content['error']}.")
         return content
 
     # -- one connection --------------------------------------------------------------------------------------

@@ -28,6 +28,8 @@ from jupyter_client.session import Session
 from jupyter_core.paths import jupyter_data_dir
 from traitlets.config import Config
 
+from albedo_provisioner import AsyncSession
+
 PATIENCE = 60.0
 """Seconds until a test gives up on something that ought to have happened. Generous: the machine may be busy."""
 
@@ -413,3 +415,14 @@ async def eventually(condition: Callable[[], object], seconds: float = PATIENCE,
 def numbered(count: int) -> Iterable[str]:
     """Return the lines that `print(i)` for i below count makes."""
     return [str(i) for i in range(count)]
+
+
+async def under_way(session: AsyncSession, seconds: float = PATIENCE) -> None:
+    """Wait until a session's code has been given to its kernel.
+
+    Raises:
+        TimeoutError: it was not within `seconds`.
+    """
+    async with asyncio.timeout(seconds):
+        while (await session.status())["execution_state"] != "busy":
+            pass

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 
 from faces import Embedded
-from kernels import eventually, started
+from kernels import started, under_way
 
 from albedo_provisioner import AsyncSession, AsyncSessions, Result
 
@@ -38,7 +40,7 @@ except KeyboardInterrupt:
 async def interrupted(session: AsyncSession, code: str) -> Result:
     """Interrupt code as soon as it was given to the kernel, and return what came of it."""
     call = asyncio.create_task(session.execute(code))
-    await eventually(lambda: session._core._running is not None)
+    await under_way(session)
     assert await session.interrupt()
     return await asyncio.wait_for(call, 60)
 
@@ -89,3 +91,11 @@ async def test_code_that_loses_its_reply_to_one_does_not_hang(embedded_host: Emb
         assert "has its state" in str(result.kernel.note)
         result = await session.execute("x")
         assert (result.value, result.kernel.reused) == ("41", True)
+
+
+async def test_one_for_a_kernel_that_has_just_ended_is_silent(embedded_host: Embedded) -> None:
+    """As for a local kernel: managers interrupt one before they end it, and that must not keep them from it."""
+    async with started(embedded_host.location()) as kernel:
+        os.kill(int(kernel.status["pid"]), signal.SIGKILL)
+        while await kernel.manager.is_alive():
+            await kernel.manager.interrupt_kernel()
