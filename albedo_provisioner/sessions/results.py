@@ -142,3 +142,9 @@ _OURS = ("kernel", "folder", "file")
 def status_of(reply: dict[str, Any]) -> str:
     """Return a result's status from the content of the kernel's reply."""
     return OK if reply.get("status") == "ok" else ERROR
+
+
+def is_interrupt(reply: dict[str, Any]) -> bool:
+    """Whether the content of the kernel's reply is that of a cell which an interrupt ended."""
+    # In a cell that awaits something ipykernel makes a CancelledError of it.
+    return reply.get("ename") in ("KeyboardInterrupt", "CancelledError") or reply.get("status") == "aborted"

@@ -6,12 +6,9 @@ Everything here runs on the I/O thread's loop. The faces that callers hold are i
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import logging
-import signal
 import time
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.wire import TOOL
@@ -25,11 +22,12 @@ from ..workspace.serving import KIND as MEMORY
 from ..workspace.serving import memory_of
 from ..workspace.workspace import Workspace
 from .call import Call
+from .current_cell import CurrentCell
 from .joined_kernel import JoinedKernel
 from .outputs import Outputs
 from .past import PastCells
 from .records import CellName, CellRecord, SessionRecord
-from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Result, status_of
+from .results import ERROR, INTERRUPTED, LOST, KernelReport, Result, is_interrupt, status_of
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel
 from .tools import SessionTools
 from .without_kernel import run_once
@@ -39,21 +37,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
-INTERRUPT_GRACE = 5.0
-"""Seconds that a cell which has been interrupted has to come to its end, before its kernel is killed."""
-
 NAMES = ("tools", "memory", "run")
 """What cells have without an import; see `albedo_bundle`."""
 
 
 _VERDICT_TIMEOUT = 3.0
 """Seconds that a host which is out of reach is given to say whether a person has to sign in."""
-
-_LOOK = 0.5
-"""Seconds between looks at a cell whose caller was cancelled."""
-
-_ABORT_PAUSE = 0.05
-"""Seconds before code is sent again that the kernel threw away; it does so with all that comes within a moment."""
 
 
 class SessionCore:
@@ -71,7 +60,6 @@ class SessionCore:
         self.closed = False
         self.workspace = Workspace(lambda: record.location, registry.home, lambda: record.python)
         self._registry = registry
-        self._turn = asyncio.Lock()  # cells, and whatever begins or ends kernels, one after the other
         self._calls: dict[str, asyncio.Task[Result]] = {}  # those that have not returned yet, by their cells' ids
         handlers: dict[str, Handler] = {
             TOOL: lambda call: self.tools.answer(call),
@@ -80,15 +68,9 @@ class SessionCore:
         self._past = PastCells(registry.records, record, self._calls, self._serve_cell)
         kind = SessionKernel if record.joined is None else JoinedKernel
         self._held = kind(record, self._put, self._heard_late, self._past.salvage, handlers)
+        self._cell = CurrentCell(record.session_id, self._held)
         self._on_record: tuple[Any, ...] = ()  # what was put there last, see `SessionRecord.lasting`
         self._prepared: tuple[Any, ...] = ()  # the kernel whose cells have what we offer, and which tools
-        self._running: Execution | None = None
-        self._waiting = 0  # how many wait for their turn
-        self._clock: asyncio.Timeout | None = None  # which the cell that runs is waited for by
-        self._outlived: Execution | None = None  # a cell that outlived its call
-        self._let_go: Execution | None = None  # such a one that took no notice of its interrupt for long enough
-        self._since = 0.0
-        self._interrupted: set[str] = set()
         self._late: list[str] = []  # what threads of earlier cells printed since
 
     # -- what is known ---------------------------------------------------------------------------------------
@@ -96,14 +78,7 @@ class SessionCore:
     @property
     def busy(self) -> bool:
         """Whether a call is under way, or a cell or a job of it still runs."""
-        return bool(self._calls) or self._straggler is not None or self._held.jobs_run
-
-    @property
-    def _straggler(self) -> Execution | None:
-        """A cell that outlived its call and still runs, as far as is known."""
-        if self._outlived is not None and self._outlived.finished.is_set():
-            self._outlived = None
-        return self._outlived
+        return bool(self._calls) or self._cell.straggler is not None or self._held.jobs_run
 
     @property
     def owns_kernel(self) -> bool:
@@ -117,7 +92,7 @@ class SessionCore:
 
     def status(self) -> dict[str, Any]:
         """Return what is known of it at this moment, as plain JSON; nothing is asked."""
-        kernel, running = self._held.kernel, self._running or self._straggler
+        kernel, running = self._held.kernel, self._cell.known
         state = None
         if kernel is not None and kernel.poll() is None:
             state = "busy" if running is not None else ("starting" if kernel.state == "starting" else "idle")
@@ -137,7 +112,7 @@ class SessionCore:
             "execution_state": state,
             "cell_id": running.name if running else None,
             "tools": list(self.tools.names),
-            "running_for": time.monotonic() - self._since if running else None,
+            "running_for": time.monotonic() - self._cell.since if running else None,
             "jobs": [] if kernel is None else kernel.jobs.known(),
             "used": self.record.used,
         }
@@ -169,46 +144,11 @@ class SessionCore:
         except asyncio.CancelledError:
             if work.cancelled():
                 self._must_be_open()
-            if self._running is not None and self._running.msg_id == cell.msg_id:
-                in_background(self._give_way(self._running))
+            if self._cell.running is not None and self._cell.running.msg_id == cell.msg_id:
+                in_background(self._cell.give_way())
             else:
                 work.cancel()  # it has not begun, and will not
             raise
-
-    @contextlib.asynccontextmanager
-    async def _my_turn(self) -> AsyncIterator[None]:
-        """Wait until nothing else runs on the session, and hold off all others meanwhile."""
-        self._waiting += 1
-        try:
-            await self._turn.acquire()
-        finally:
-            self._waiting -= 1
-        try:
-            yield
-        finally:
-            self._turn.release()
-
-    async def _give_way(self, execution: Execution) -> None:
-        """The cell that runs is nobody's any more, as its caller was cancelled: interrupt it.
-
-        If it takes no notice, whoever comes next must not wait for it for ever: it is given some time, by a host that
-        can be reached, and then its call ends without it. Until somebody comes it may take what time it likes.
-        """
-        try:
-            await self.interrupt()
-        except AlbedoError as error:
-            log.info("%s: %s", self.record.session_id, error)
-        patience = INTERRUPT_GRACE
-        while patience > 0:
-            look = min(patience, _LOOK)
-            if await _finished(execution, look) or self._running is not execution:
-                return
-            kernel = self._held.kernel
-            wanted = self._waiting and execution.began and kernel is not None and kernel.away is None
-            patience = patience - look if wanted else INTERRUPT_GRACE
-        if self._clock is not None:  # else its own time is over as well, and that is being seen to
-            self._let_go = execution
-            self._clock.reschedule(asyncio.get_running_loop().time())
 
     def _call_done(self, cell_id: str, work: asyncio.Task[Result]) -> None:
         del self._calls[cell_id]
@@ -216,7 +156,7 @@ class SessionCore:
             log.debug("%s: %s", self.record.session_id, error)
 
     async def _execute(self, call: Call, cell: CellName) -> Result:
-        async with self._my_turn():
+        async with self._cell.turn():
             self._must_be_open()
             self.record.used = time.time()
             await self._registry.make_room(self)
@@ -246,7 +186,7 @@ class SessionCore:
         Raises:
             AlbedoError: it is gone, or its host cannot be asked.
         """
-        async with self._my_turn():
+        async with self._cell.turn():
             await self._held.take_up(wait_for_sign_in=False)
 
     def _must_be_open(self) -> None:
@@ -269,7 +209,7 @@ class SessionCore:
         await held.take_up(call.wait_for_sign_in)
         if held.kernel is not None and not call.wait_for_sign_in:
             await _must_let_us_in(held.kernel)
-        await self._wait_for_straggler()
+        await self._cell.make_room()
         if held.alive:
             report.reused = held.fresh is None and self.record.lost is None
             self._tell_loss(report, notes)
@@ -292,16 +232,6 @@ class SessionCore:
             report.state_lost = True
             notes.append(f"The state of earlier calls was lost: {self.record.lost}")
             self.record.lost = None
-
-    async def _wait_for_straggler(self) -> None:
-        """See to a cell that outlived its call: it was interrupted, and has to make room."""
-        straggler, kernel = self._straggler, self._held.kernel
-        if straggler is None or kernel is None or kernel.away is not None or not straggler.began or not self._held.ours:
-            return  # the code goes on after it
-        cancelled = straggler is self._let_go
-        if not await _finished(straggler, 0 if cancelled else INTERRUPT_GRACE):
-            which = "whose caller was cancelled" if cancelled else "that had run out of time"
-            await self._held.kill(f"a cell {which} did not obey the interrupt")
 
     async def _reset(self, report: KernelReport) -> None:
         """End the kernel because that was asked for."""
@@ -356,39 +286,28 @@ class SessionCore:
         outputs = Outputs(call.limits, records.outputs, cell.msg_id, call.told)
         records.begin(cell, self.record.session_id, kernel.kernel_id, call.code)
         before = kernel.connections - (kernel.away is None)  # connections that cannot have carried it
-        began = self._since = time.monotonic()
+        began = time.monotonic()
         grant = self.tools.grant(cell.msg_id, call.tools, call.max_tool_calls, call.loop)
         offered = (kernel.kernel_id, kernel.pid, self.tools.descriptions)
         about: dict[str, Any] = {"server": self.record.session_id}
         if offered != self._prepared:
             about["prepare"] = {"tools": self.tools.descriptions, "names": NAMES}
         request: dict[str, Any] = {"msg_id": cell.msg_id, "name": cell.cell_id, "metadata": {"albedo": about}}
-        execution = self._running = console.execute(call.code, outputs.take, **request)
-        status = None
         try:
-            while not await self._finished(execution, _left(call.timeout, began)) or self._was_aborted(execution):
-                if not execution.finished.is_set():
-                    if self._let_go is execution:
-                        status = INTERRUPTED
-                        self._outlive(execution, notes)
-                    else:
-                        status = TIMEOUT
-                        await self._time_out(kernel, execution, call.timeout or 0.0, notes)
-                    break
-                await asyncio.sleep(_ABORT_PAUSE)
-                execution = self._running = console.execute(call.code, outputs.take, **request)
+            execution, status = await self._cell.run(
+                kernel, lambda: console.execute(call.code, outputs.take, **request), call.timeout, notes
+            )
         finally:
-            self._running = None
             self.tools.end(cell.msg_id)
-            if execution.began:
-                self._prepared = offered
+        if execution.began:
+            self._prepared = offered
         outputs.close()
         if execution.given_up is not None and status is None:
             by_us = self._held.kernel is not kernel  # closed, or reset
             if not by_us and kernel.poll() is not None and not await self._had_begun(kernel, execution, before):
                 self._held.lose(kernel.cause or execution.given_up)
                 return None
-            status = INTERRUPTED if kernel.poll() is None and cell.msg_id in self._interrupted else LOST
+            status = INTERRUPTED if kernel.poll() is None and self._cell.was_interrupted(cell.msg_id) else LOST
             notes.append(execution.given_up)
         if self._held.kernel is kernel and kernel.poll() is not None:
             self._held.lose(kernel.cause or execution.given_up or "its kernel ended")
@@ -397,70 +316,6 @@ class SessionCore:
         result.tool_calls_made = grant.made
         self._finish(cell, result)
         return result
-
-    async def _finished(self, execution: Execution, timeout: float | None) -> bool:
-        """Wait at most so long for the cell that runs, or until it is let go of, and say whether it has ended."""
-        try:
-            async with asyncio.timeout(timeout) as self._clock:
-                await execution.finished.wait()
-        except TimeoutError:
-            return execution.finished.is_set()
-        finally:
-            self._clock = None
-        return True
-
-    def _outlive(self, execution: Execution, notes: list[str]) -> None:
-        """Have a call end before its cell, which nobody waits for and which did not obey the interrupt."""
-        self._outlived = execution
-        after = "so the kernel is killed" if self._held.ours else "and runs on, as the kernel is another's"
-        notes.append(
-            f"The caller was cancelled and the code was interrupted; it did not stop within {INTERRUPT_GRACE:g} s "
-            f"while others waited, {after}."
-        )
-
-    def _was_aborted(self, execution: Execution) -> bool:
-        """Whether the kernel threw the code away unseen, as it does with all that waits when a notebook's cell fails.
-
-        That another client's code failed is no reason not to run ours.
-        """
-        aborted = execution.reply is not None and execution.reply.get("status") == "aborted"
-        return aborted and execution.msg_id not in self._interrupted
-
-    async def _time_out(self, kernel: RemoteKernel, execution: Execution, timeout: float, notes: list[str]) -> None:
-        """The cell's time is over: interrupt it, and kill the kernel if it does not obey."""
-        after = f"The code ran for more than {timeout:g} s and was interrupted"
-        behind = False
-        try:
-            behind = await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, execution.msg_id)
-        except AlbedoError as error:
-            log.info("%s: %s", self.record.session_id, error)
-        if await _finished(execution, 0 if behind else INTERRUPT_GRACE):
-            if kernel.poll() is None:
-                notes.append(f"{after}; the state of earlier calls is kept.")
-        elif behind:
-            self._outlived = execution
-            notes.append(
-                f"The code had not begun after {timeout:g} s, because another client of the kernel runs something: it "
-                "is interrupted as soon as it begins, and the state of earlier calls is kept."
-            )
-        elif kernel.away is None and not self._held.ours:
-            self._outlived = execution
-            notes.append(
-                f"{after}; it did not stop within {INTERRUPT_GRACE:g} s. The kernel is another's and was not killed, "
-                "so the code runs on, and the state of earlier calls is kept."
-            )
-        elif kernel.away is not None:
-            self._outlived = execution
-            notes.append(
-                f"The code did not come to its end within {timeout:g} s, and {self._host} is out of reach "
-                f"({kernel.away}): it is interrupted when the host is back, and the state of earlier calls is kept."
-            )
-        else:
-            await self._held.kill("the code had run out of time and did not obey the interrupt")
-            notes.append(
-                f"{after}; it did not stop within {INTERRUPT_GRACE:g} s, so the kernel was killed and the state of "
-                "earlier calls is lost. The next call starts afresh."
-            )
 
     async def _had_begun(self, kernel: RemoteKernel, execution: Execution, before: int) -> bool:
         """Whether a kernel that has ended had begun the cell. When nobody can say, it may have."""
@@ -486,9 +341,9 @@ class SessionCore:
         reply = execution.reply or {}
         if status is None:
             status = status_of(reply)
-            if status == ERROR and cell.msg_id in self._interrupted and _is_interrupt(reply):
+            if status == ERROR and self._cell.was_interrupted(cell.msg_id) and is_interrupt(reply):
                 status = INTERRUPTED
-        self._interrupted.discard(cell.msg_id)
+        self._cell.forget(cell.msg_id)
         report.execution_count = reply.get("execution_count") or None
         if not self.has_kernel:
             report.ended = True
@@ -532,12 +387,7 @@ class SessionCore:
         Raises:
             AlbedoError: the host did not confirm it.
         """
-        kernel, running = self._held.kernel, self._running or self._straggler
-        if kernel is None or running is None:
-            return False
-        self._interrupted.add(running.msg_id)
-        await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, running.msg_id)
-        return True
+        return await self._cell.interrupt()
 
     async def reset(self) -> None:
         """End the kernel now, under whatever runs on it; the next call starts a fresh one.
@@ -546,25 +396,11 @@ class SessionCore:
             AlbedoError: the kernel is another's.
         """
         self._held.must_be_ours("restarted")
-        if self._running is not None:
-            await self._end_running(0.0)
+        if self._cell.running is not None:
+            await self._cell.end(at_once=True)
             return
-        async with self._my_turn():
+        async with self._cell.turn():
             await self._reset(self._report())
-
-    async def _end_running(self, grace: float) -> None:
-        """End the cell that runs: by an interrupt if it obeys within so many seconds, else together with its kernel."""
-        running, kernel = self._running, self._held.kernel
-        if running is None or kernel is None:
-            return
-        if grace and kernel.away is None:
-            in_background(self.interrupt())
-            await _finished(running, grace)
-        if not running.finished.is_set():
-            try:
-                await self._held.end()
-            except LinkAwayError as error:
-                log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
 
     async def move(self, location: Location) -> None:
         """Start a kernel in another place, and end the one in the old place with proof.
@@ -572,7 +408,7 @@ class SessionCore:
         Raises:
             AlbedoError: no kernel could be started there; everything stays as it was.
         """
-        async with self._my_turn():
+        async with self._cell.turn():
             await self._held.move(location)
 
     async def close(self) -> None:
@@ -586,12 +422,12 @@ class SessionCore:
         self.closed = True
         try:
             for cell_id, work in self._calls.items():
-                if self._running is None or cell_id != self._running.name:
+                if self._cell.running is None or cell_id != self._cell.running.name:
                     work.cancel()
-            await self._end_running(INTERRUPT_GRACE)
+            await self._cell.end(at_once=False)
             if self._calls:
                 await asyncio.wait(list(self._calls.values()))
-            async with self._turn:
+            async with self._cell.turn():
                 await self._held.end()
         finally:
             self._registry.forget(self)
@@ -604,7 +440,7 @@ class SessionCore:
         """
         if self.busy:
             return  # its call waits for the room that is being made, and must not be waited for
-        async with self._turn:
+        async with self._cell.turn():
             if self.busy or not self.has_kernel:
                 return
             if self._held.ours:
@@ -637,7 +473,7 @@ class SessionCore:
         """Take up the kernel that a cell of an earlier process runs on: its code may wait for what we answer."""
         if self._held.kernel is not None or record.kernel_id != self.record.kernel_id:
             return
-        async with self._my_turn():
+        async with self._cell.turn():
             try:
                 await self._held.take_up(wait_for_sign_in=False)
             except KernelGoneError as error:  # one that was joined; what became of the cell is told as of any other
@@ -664,11 +500,6 @@ class SessionCore:
             self._on_record = self.record.lasting
 
 
-def _left(timeout: float | None, began: float) -> float | None:
-    """Return how many seconds of a call's time are left."""
-    return None if timeout is None else max(0.0, began + timeout - time.monotonic())
-
-
 async def _must_let_us_in(kernel: RemoteKernel) -> None:
     """See that no person has to sign in before a kernel can be reached again.
 
@@ -684,18 +515,3 @@ def _note_of_listener(outputs: Outputs, notes: list[str]) -> None:
     """Note that the caller's function for outputs failed, if it did."""
     if outputs.problem is not None:
         notes.append(f"on_output failed with {outputs.problem[:500]}; the code and its result are not affected.")
-
-
-def _is_interrupt(reply: dict[str, Any]) -> bool:
-    # In a cell that awaits something ipykernel makes a CancelledError of it.
-    return reply.get("ename") in ("KeyboardInterrupt", "CancelledError") or reply.get("status") == "aborted"
-
-
-async def _finished(execution: Execution, timeout: float | None) -> bool:
-    """Wait at most so long for a cell to come to its end, and say whether it has."""
-    try:
-        async with asyncio.timeout(timeout):
-            await execution.finished.wait()
-    except TimeoutError:
-        return execution.finished.is_set()
-    return True

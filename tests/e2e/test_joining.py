@@ -14,15 +14,14 @@ import pytest
 from crash import albedo
 from faces import Embedded, Host
 from jupyter_client.manager import AsyncKernelManager
-from kernels import Client, Kernel, add_kernelspec, eventually, started, started_by_name
+from kernels import Client, Kernel, add_kernelspec, started, started_by_name, under_way
 from notebook_server import NotebookServer
 from procs import alive
 
 from albedo_provisioner import AsyncSessions, Sessions
 from albedo_provisioner.errors import AlbedoError, ConfigError, KernelGoneError
 from albedo_provisioner.kernels.records import KernelRecords
-from albedo_provisioner.sessions import joined_kernel
-from albedo_provisioner.sessions import session as core
+from albedo_provisioner.sessions import current_cell, joined_kernel
 
 NOTEBOOK = "/nb/a.ipynb"
 STUBBORN = "import time\nwhile True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        pass"
@@ -109,7 +108,7 @@ class TestSessionsThatJoin:
         self, embedded_host: Embedded, sessions: AsyncSessions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """S5."""
-        monkeypatch.setattr(core, "INTERRUPT_GRACE", 0.5)
+        monkeypatch.setattr(current_cell, "INTERRUPT_GRACE", 0.5)
         async with notebook(embedded_host) as person:
             session = await sessions.join(notebook=NOTEBOOK)
             assert (await session.execute("import time\ntime.sleep(600)", timeout=0.5)).status == "timeout"
@@ -132,7 +131,7 @@ class TestSessionsThatJoin:
             assert result.status == "timeout"
             assert "another client" in str(result.kernel.note)
             again = asyncio.create_task(session.execute("time.sleep(600)", cell_id="again"))
-            await eventually(lambda: session._core._running is not None)
+            await under_way(session)
             assert await session.interrupt()
             await cell.done()
             assert cell.value == "'the end'"
@@ -282,8 +281,11 @@ class TestNotebooksThatJoin:
         name = add_kernelspec(embedded_host.location(), {"join": kernel_id})
         async with started_by_name(name) as person:
             assert await person.value("x") == "41"
-            running = asyncio.create_task(session.execute("import time\ntime.sleep(3)\nx + 1"))
-            await eventually(lambda: session._core._running is not None and session._core._running.began)
+            begun, loop = asyncio.Event(), asyncio.get_running_loop()
+            code = "print('begun', flush=True)\nimport time\ntime.sleep(3)\nx + 1"
+            call = session.execute(code, on_output=lambda _: loop.call_soon_threadsafe(begun.set))
+            running = asyncio.create_task(call)
+            await begun.wait()
         result = await running
         assert (result.status, result.value) == ("ok", "42")
         await session.close()

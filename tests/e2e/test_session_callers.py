@@ -22,7 +22,7 @@ from procs import wait_until
 
 from albedo_provisioner import AsyncSession, AsyncSessions, Limits, Result, Sessions
 from albedo_provisioner.errors import AlbedoError, ConfigError, LocationError
-from albedo_provisioner.sessions import session as core
+from albedo_provisioner.sessions import current_cell
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ class TestCancelledCallers:
 
     @pytest.fixture(autouse=True)
     def patience(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(core, "INTERRUPT_GRACE", 1.0)
+        monkeypatch.setattr(current_cell, "INTERRUPT_GRACE", 1.0)
 
     async def cancelled(self, session: AsyncSession, code: str, **options: Any) -> None:
         """Run code, and cancel the caller when it has begun."""

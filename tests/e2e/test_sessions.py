@@ -29,7 +29,7 @@ from albedo_provisioner.errors import (
 )
 from albedo_provisioner.kernels import link
 from albedo_provisioner.kernels.records import KernelRecords, this_process
-from albedo_provisioner.sessions import session as core
+from albedo_provisioner.sessions import current_cell
 from albedo_provisioner.sessions.outputs import Limits
 
 
@@ -270,7 +270,7 @@ class TestTimeouts:
         self, any_host: Host, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """S5."""
-        monkeypatch.setattr(core, "INTERRUPT_GRACE", 1.0)
+        monkeypatch.setattr(current_cell, "INTERRUPT_GRACE", 1.0)
         session = sessions.open(any_host.location())
         session.execute("x = 41")
         pid = kernel_pid(session)

@@ -1,0 +1,265 @@
+"""The cell that runs on a session's kernel: whose turn it is, how long it is waited for, and what ends it early.
+
+A cell may outlive its call: its time is over or its caller was cancelled, and it does not obey the interrupt, or the
+host is out of reach. It then has to make room for the next one. Everything here runs on the I/O thread's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import AsyncIterator, Callable
+
+from ..bundle.oneshot import INTERRUPT_GRACE
+from ..errors import AlbedoError, LinkAwayError
+from ..kernels.console import Execution
+from ..kernels.endings import in_background
+from ..kernels.remote import RemoteKernel
+from .results import INTERRUPTED, TIMEOUT
+from .session_kernel import ANSWER_TIMEOUT, SessionKernel
+
+log = logging.getLogger("albedo_provisioner.sessions")
+
+_LOOK = 0.5
+"""Seconds between looks at a cell whose caller was cancelled."""
+
+_ABORT_PAUSE = 0.05
+"""Seconds before code is sent again that the kernel threw away; it does so with all that comes within a moment."""
+
+
+class CurrentCell:
+    """See the module's head.
+
+    Args:
+        session_id: for the log.
+        held: the kernel, whichever it is at the time.
+
+    Attributes:
+        running: the cell that runs and is waited for; None when none is.
+        since: when it was sent, by the monotonic clock.
+    """
+
+    def __init__(self, session_id: str, held: SessionKernel) -> None:
+        self.running: Execution | None = None
+        self.since = 0.0
+        self._session_id = session_id
+        self._held = held
+        self._turn = asyncio.Lock()  # cells, and whatever begins or ends kernels, one after the other
+        self._waiting = 0  # how many wait for their turn
+        self._clock: asyncio.Timeout | None = None  # which the cell that runs is waited for by
+        self._outlived: Execution | None = None  # a cell that outlived its call
+        self._let_go: Execution | None = None  # such a one that took no notice of its interrupt for long enough
+        self._interrupted: set[str] = set()
+
+    @property
+    def straggler(self) -> Execution | None:
+        """A cell that outlived its call and still runs, as far as is known."""
+        if self._outlived is not None and self._outlived.finished.is_set():
+            self._outlived = None
+        return self._outlived
+
+    @property
+    def known(self) -> Execution | None:
+        """The cell that runs, whether or not it is waited for."""
+        return self.running or self.straggler
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait until nothing else runs on the session, and hold off all others meanwhile."""
+        self._waiting += 1
+        try:
+            await self._turn.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    # -- running one -----------------------------------------------------------------------------------------
+
+    async def run(
+        self, kernel: RemoteKernel, send: Callable[[], Execution], timeout: float | None, notes: list[str]
+    ) -> tuple[Execution, str | None]:
+        """Send a cell to a kernel and wait until it has ended or its time is over, or nobody waits for it any more.
+
+        Args:
+            kernel: which runs it.
+            send: sends it, maybe once more: the kernel throws it away when another client's code fails.
+            timeout: seconds.
+            notes: what the result is to say is added here.
+
+        Returns:
+            The cell, and how it ended where its reply does not say so.
+        """
+        began = self.since = time.monotonic()
+        execution = self.running = send()
+        try:
+            while not await self._waited_for(execution, _left(timeout, began)) or self._was_aborted(execution):
+                if not execution.finished.is_set():
+                    if self._let_go is execution:
+                        self._outlive(execution, notes)
+                        return execution, INTERRUPTED
+                    await self._time_out(kernel, execution, timeout or 0.0, notes)
+                    return execution, TIMEOUT
+                await asyncio.sleep(_ABORT_PAUSE)
+                execution = self.running = send()
+        finally:
+            self.running = None
+        return execution, None
+
+    async def _waited_for(self, execution: Execution, timeout: float | None) -> bool:
+        """Wait at most so long for the cell that runs, or until it is let go of, and say whether it has ended."""
+        try:
+            async with asyncio.timeout(timeout) as self._clock:
+                await execution.finished.wait()
+        except TimeoutError:
+            return execution.finished.is_set()
+        finally:
+            self._clock = None
+        return True
+
+    def _was_aborted(self, execution: Execution) -> bool:
+        """Whether the kernel threw the code away unseen, as it does with all that waits when a notebook's cell fails.
+
+        That another client's code failed is no reason not to run ours.
+        """
+        aborted = execution.reply is not None and execution.reply.get("status") == "aborted"
+        return aborted and execution.msg_id not in self._interrupted
+
+    def _outlive(self, execution: Execution, notes: list[str]) -> None:
+        """Have a call end before its cell, which nobody waits for and which did not obey the interrupt."""
+        self._outlived = execution
+        after = "so the kernel is killed" if self._held.ours else "and runs on, as the kernel is another's"
+        notes.append(
+            f"The caller was cancelled and the code was interrupted; it did not stop within {INTERRUPT_GRACE:g} s "
+            f"while others waited, {after}."
+        )
+
+    async def _time_out(self, kernel: RemoteKernel, execution: Execution, timeout: float, notes: list[str]) -> None:
+        """The cell's time is over: interrupt it, and kill the kernel if it does not obey."""
+        after = f"The code ran for more than {timeout:g} s and was interrupted"
+        behind = False
+        try:
+            behind = await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, execution.msg_id)
+        except AlbedoError as error:
+            log.info("%s: %s", self._session_id, error)
+        if await finished(execution, 0 if behind else INTERRUPT_GRACE):
+            if kernel.poll() is None:
+                notes.append(f"{after}; the state of earlier calls is kept.")
+        elif behind:
+            self._outlived = execution
+            notes.append(
+                f"The code had not begun after {timeout:g} s, because another client of the kernel runs something: it "
+                "is interrupted as soon as it begins, and the state of earlier calls is kept."
+            )
+        elif kernel.away is None and not self._held.ours:
+            self._outlived = execution
+            notes.append(
+                f"{after}; it did not stop within {INTERRUPT_GRACE:g} s. The kernel is another's and was not killed, "
+                "so the code runs on, and the state of earlier calls is kept."
+            )
+        elif kernel.away is not None:
+            self._outlived = execution
+            notes.append(
+                f"The code did not come to its end within {timeout:g} s, and {kernel.host} is out of reach "
+                f"({kernel.away}): it is interrupted when the host is back, and the state of earlier calls is kept."
+            )
+        else:
+            await self._held.kill("the code had run out of time and did not obey the interrupt")
+            notes.append(
+                f"{after}; it did not stop within {INTERRUPT_GRACE:g} s, so the kernel was killed and the state of "
+                "earlier calls is lost. The next call starts afresh."
+            )
+
+    # -- ending one early ------------------------------------------------------------------------------------
+
+    async def interrupt(self) -> bool:
+        """Interrupt the cell that runs now, and no other; False when none does.
+
+        While the host is out of reach the interrupt goes out when it is back, if that cell still runs then.
+
+        Raises:
+            AlbedoError: the host did not confirm it.
+        """
+        kernel, running = self._held.kernel, self.known
+        if kernel is None or running is None:
+            return False
+        self._interrupted.add(running.msg_id)
+        await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, running.msg_id)
+        return True
+
+    def was_interrupted(self, msg_id: str) -> bool:
+        """Whether an interrupt was asked for, of a cell whose result is not known yet."""
+        return msg_id in self._interrupted
+
+    def forget(self, msg_id: str) -> None:
+        """Forget a cell whose result is known."""
+        self._interrupted.discard(msg_id)
+
+    async def give_way(self) -> None:
+        """The cell that runs is nobody's any more, as its caller was cancelled: interrupt it.
+
+        If it takes no notice, whoever comes next must not wait for it for ever: it is given some time, by a host that
+        can be reached, and then its call ends without it. Until somebody comes it may take what time it likes.
+        """
+        execution = self.running
+        if execution is None:
+            return
+        try:
+            await self.interrupt()
+        except AlbedoError as error:
+            log.info("%s: %s", self._session_id, error)
+        patience = INTERRUPT_GRACE
+        while patience > 0:
+            look = min(patience, _LOOK)
+            if await finished(execution, look) or self.running is not execution:
+                return
+            kernel = self._held.kernel
+            wanted = self._waiting and execution.began and kernel is not None and kernel.away is None
+            patience = patience - look if wanted else INTERRUPT_GRACE
+        if self._clock is not None:  # else its own time is over as well, and that is being seen to
+            self._let_go = execution
+            self._clock.reschedule(asyncio.get_running_loop().time())
+
+    async def make_room(self) -> None:
+        """See to a cell that outlived its call: it was interrupted, and has to make room for the next one."""
+        straggler, kernel = self.straggler, self._held.kernel
+        if straggler is None or kernel is None or kernel.away is not None or not straggler.began or not self._held.ours:
+            return  # the code goes on after it
+        cancelled = straggler is self._let_go
+        if not await finished(straggler, 0 if cancelled else INTERRUPT_GRACE):
+            which = "whose caller was cancelled" if cancelled else "that had run out of time"
+            await self._held.kill(f"a cell {which} did not obey the interrupt")
+
+    async def end(self, *, at_once: bool) -> None:
+        """End the cell that runs: by an interrupt if it may have the time for it and obeys, else with its kernel."""
+        running, kernel = self.running, self._held.kernel
+        if running is None or kernel is None:
+            return
+        if not at_once and kernel.away is None:
+            in_background(self.interrupt())
+            await finished(running, INTERRUPT_GRACE)
+        if not running.finished.is_set():
+            try:
+                await self._held.end()
+            except LinkAwayError as error:
+                log.info("%s: %s", self._session_id, error)  # it is ended at the next contact
+
+
+async def finished(execution: Execution, timeout: float | None) -> bool:
+    """Wait at most so long for a cell to come to its end, and say whether it has."""
+    try:
+        async with asyncio.timeout(timeout):
+            await execution.finished.wait()
+    except TimeoutError:
+        return execution.finished.is_set()
+    return True
+
+
+def _left(timeout: float | None, began: float) -> float | None:
+    """Return how many seconds of a call's time are left."""
+    return None if timeout is None else max(0.0, began + timeout - time.monotonic())
