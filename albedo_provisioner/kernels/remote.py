@@ -334,14 +334,22 @@ class RemoteKernel(WatchedKernel):
         cell = only or (running[0]["msg_id"] if running else None)
         call = self._link.call("signal", timeout, signum=int(signum), cell=cell, **more)
         if self._link.attached or signum != signal.SIGINT:
-            return bool((await call).get("behind"))
+            try:
+                return bool((await call).get("behind"))
+            except LinkAwayError:
+                self._tell_of_later(running)
+                raise
         in_background(call)
-        for header in running[:1]:
-            self._front.tell(
-                header,
-                f"[albedo] {self.host} is out of reach ({self.away}): the interrupt is delivered when it is back.\n",
-            )
+        self._tell_of_later(running)
         return False
+
+    def _tell_of_later(self, running: Sequence[dict[str, Any]]) -> None:
+        """Tell the cell that runs that its interrupt has to wait for its host."""
+        why = self.away or "it does not answer"
+        for header in [header for header in running if header in self._front.running][:1]:
+            self._front.tell(
+                header, f"[albedo] {self.host} is out of reach ({why}): the interrupt is delivered when it is back.\n"
+            )
 
     async def never_begun(self, message_id: str, timeout: float) -> bool:
         """Say whether it is known of a request on shell that no kernel has begun to do it; none will any more.

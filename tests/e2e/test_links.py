@@ -14,6 +14,7 @@ from jupyter_client.multikernelmanager import AsyncMultiKernelManager
 from kernels import Cell, Client, Kernel, add_kernelspec, eventually, numbered, started
 from procs import Process, descendants, send, wait_until
 
+from albedo_provisioner import provisioner
 from albedo_provisioner.errors import LinkAwayError, UnreachableError
 
 
@@ -295,6 +296,22 @@ class TestHalfOpenConnections:
             remote_host.thaw()
             assert await busy.value("1 + 1") == "2"
             assert await quiet.value("x") == "41"
+
+    async def test_an_interrupt_that_finds_no_answer_is_told_to_the_cell_and_arrives(
+        self, embedded_host: Embedded, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """L6, L7: before anybody can know that nothing comes any more."""
+        monkeypatch.setattr(provisioner, "SIGNAL_TIMEOUT", 0.5)
+        async with started(embedded_host.location()) as kernel:
+            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            await cell.until(lambda: cell.stdout)
+            embedded_host.freeze()
+            await kernel.manager.interrupt_kernel()
+            await cell.until(lambda: "the interrupt is delivered when it is back" in cell.stderr)
+            embedded_host.thaw()
+            await cell.done()
+            assert cell.reply is not None
+            assert cell.reply["ename"] == "KeyboardInterrupt"
 
 
 class TestAwkwardMoments:
