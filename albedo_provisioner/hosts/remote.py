@@ -25,6 +25,7 @@ from .reachability import Reachability
 from .sign_in_watch import SignInWatch
 from .ssh import SSHTransport
 from .ssh_config import login_command, must_be_readable
+from .ssh_errors import NoAgreementError
 from .transport import Channel, ChannelReceiver
 
 log = logging.getLogger("albedo_provisioner.hosts")
@@ -188,6 +189,10 @@ class RemoteTransport:
                 if isinstance(told, SignInError) and told.detail.startswith("Permission denied"):
                     raise  # it takes the key, and is not let in
                 raise error from None  # this one names all the keys, and the host on the way that has the trouble
+        except NoAgreementError as error:
+            # ssh knows algorithms that asyncssh lacks. If it fails as well, it says what the host offers.
+            log.debug("%s: by the ssh program, because of: %s", self._host, error)
+            return await self.program.open(command, receiver)
         except SignInError as error:
             if resolved is None or not resolved.is_on("proxyjump"):
                 raise

@@ -99,6 +99,10 @@ def key_kind(algorithm: str) -> str:
     return ("SK-" if algorithm.startswith("sk-") else "") + kind.upper() + ("-CERT" if "-cert" in algorithm else "")
 
 
+class NoAgreementError(UnreachableError):
+    """The connection ended while keys were agreed on: maybe because the host has no algorithm that we have."""
+
+
 def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
     """Return the error to raise for a failure to connect, to sign in or to start a command.
 
@@ -120,7 +124,7 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
     if isinstance(error, asyncssh.KeyExchangeFailed):
         if attempt.known and "host key algorithm" in error.reason:
             return _changed(attempt, "it offers no key of a known kind")
-        return UnreachableError(
+        return NoAgreementError(
             host, f"{host} and this machine have no algorithm in common: {error.reason}.", error.reason
         )
     if isinstance(error, (asyncssh.KeyImportError, asyncssh.KeyEncryptionError)):
@@ -214,7 +218,11 @@ def _disconnected(error: asyncssh.DisconnectError, attempt: Attempt) -> HostErro
     cause = f"{error.reason[:1].lower()}{error.reason[1:]}, while {attempt.step}"
     if attempt.banner and attempt.step == "signing in":
         cause += f"; the server said: {attempt.banner.rstrip('.')}"
-    return _unreachable(attempt, cause)
+    told = _unreachable(attempt, cause)
+    if attempt.step == "agreeing on keys":
+        # A server that finds nothing in common may hang up before we have read what it offers.
+        return NoAgreementError(told.host, str(told), told.detail)
+    return told
 
 
 def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> SignInError:

@@ -170,6 +170,19 @@ async def test_of_a_host_key_that_neither_takes_the_keys_are_told_and_of_a_refus
         await ways.transport.open("true", Recorder())
 
 
+async def test_a_host_with_algorithms_that_only_ssh_has_is_for_the_program(ways: Ways, door: Door) -> None:
+    door.write()
+    door.host.server.restart(KexAlgorithms="sntrup761x25519-sha512@openssh.com")
+    assert await ways.taken() == PROGRAM
+
+
+async def test_of_a_host_without_a_common_algorithm_what_it_offers_is_told(ways: Ways, door: Door) -> None:
+    door.write()
+    door.host.server.restart(Ciphers="aes128-cbc")
+    with pytest.raises(UnreachableError, match=r"no algorithm in common: .*[Tt]heir offer: aes128-cbc"):
+        await ways.transport.open("true", Recorder())
+
+
 async def test_a_hardware_key_is_for_the_program(ways: Ways, door: Door) -> None:
     keys = door.workspace.home / ".ssh"
     keys.mkdir(mode=0o700)
