@@ -10,6 +10,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+from albedo_provisioner.light_imports import for_notebooks
+
+with for_notebooks():
+    import nbformat  # noqa: F401
+
 # How long an example takes says nothing on a machine that others use as well.
 hypothesis.settings.register_profile("albedo", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("albedo")

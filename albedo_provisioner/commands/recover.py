@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..errors import AlbedoError, ConfigError, KernelGoneError
+from ..light_imports import for_notebooks
 from .kernels import add_timeout
 from .waiting import waiting
 
@@ -69,7 +70,8 @@ class _File:
 
 def run(arguments: argparse.Namespace) -> int:
     """Recover a notebook, and say what was done."""
-    from ..recovery import recover
+    with for_notebooks():
+        from ..recovery import recover
 
     file = _read(arguments.notebook)
     with waiting("asking for what the kernel has kept ..."):

@@ -26,6 +26,7 @@ from .. import kernelspecs
 from ..errors import AlbedoError
 from ..hosts.check import check_location
 from ..hosts.io_thread import IOThread
+from ..light_imports import for_notebooks
 from ..location import Location
 from . import leftovers
 from .screen import Screen
@@ -146,7 +147,7 @@ def _demonstrate(screen: Screen, host: EmbeddedHost, hold: int | None) -> list[s
     kernelspec = _add_kernelspec(screen, host)
     # nbclient and what it needs take a while to import; the first lines are on the screen by then.
     screen.under_way("kernel", "...")
-    with _interrupts_later(), _not_imported("rfc3987_syntax"):
+    with _interrupts_later(), for_notebooks():
         from .show import Show
     with asyncio.Runner() as runner:
         with _interrupts_later():
@@ -223,23 +224,6 @@ def _interrupts_later() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
     if came:
         raise KeyboardInterrupt
-
-
-@contextlib.contextmanager
-def _not_imported(name: str) -> Iterator[None]:
-    """Have imports of a module fail meanwhile, unless it has been imported before.
-
-    jsonschema (by way of nbformat) imports `rfc3987_syntax` where it can be had, to check a format that no notebook
-    uses; it compiles a grammar for two seconds, and would take a fifth of the demonstration's time.
-    """
-    if name in sys.modules:
-        yield
-        return
-    sys.modules[name] = None  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del sys.modules[name]
 
 
 class _Keep(logging.Handler):

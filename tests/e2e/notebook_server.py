@@ -25,6 +25,15 @@ from procs import wait_until
 TOKEN = "a-token-for-this-test"
 
 
+# `python -m jupyter_server`, of which two seconds of compiling grammars are left out.
+_SERVER = """
+import runpy
+from albedo_provisioner.light_imports import for_notebooks
+with for_notebooks():
+    runpy.run_module("jupyter_server", run_name="__main__", alter_sys=True)
+"""
+
+
 @dataclass(frozen=True)
 class Answer:
     """The answer to a REST request."""
@@ -48,7 +57,7 @@ class NotebookServer:
         self._log = (root.parent / "server.log").open("w+")
         self._process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "jupyter_server", "--allow-root", "--no-browser", "--ip=127.0.0.1", "--port=0"),
+                *(sys.executable, "-c", _SERVER, "--allow-root", "--no-browser", "--ip=127.0.0.1", "--port=0"),
                 *(f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={root}"),
                 *("--AsyncIOLoopKernelRestarter.time_to_dead=0.3", *options),
             ],
