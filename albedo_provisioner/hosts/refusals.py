@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shlex
 from typing import Any
@@ -43,7 +45,8 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     if kind == "python":
         return old_python(host, report["python"], report["version"])
     if kind == "staging":
-        return StagingError(host, f"Our files could not be put on {host}: {report['path']}: {detail}.", detail)
+        message = f"Our files could not be put on {host}: {report['path']}: {detail}."
+        return StagingError(host, f"{message}{_mending_of_home(host, detail)}", detail)
     if kind == "folder":
         error = _FOLDER_ERRORS.get(str(report.get("code")), FolderError)
         return error(host, f"The folder {report['path']} on {host} cannot be used: {detail}.", detail)
@@ -76,6 +79,19 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     if kind == "stuck":
         return UnreachableError(host, f"The kernel's keeper on {host} does not answer: {detail}.", detail)
     return KernelStartError(host, f"The kernel's keeper could not be started on {host}: {detail or kind}.", detail)
+
+
+def making_room(host: str) -> str:
+    """Return what to do about a full home, as a sentence."""
+    return f"Make room there: {ssh_command(host)} 'df -h ~; df -i ~; quota'" if host != "this machine" else "Make room."
+
+
+def _mending_of_home(host: str, detail: str) -> str:
+    if detail in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)):
+        return f" {making_room(host)}"
+    if detail in (os.strerror(errno.EACCES), os.strerror(errno.EROFS)):
+        return " Make it writable for the account: kernels need a directory of their own there."
+    return ""
 
 
 def old_python(host: str, python: str, version: str) -> UnsupportedHostError:

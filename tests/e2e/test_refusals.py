@@ -266,7 +266,12 @@ class TestOurFiles:
         sshd_host.home.chmod(0o550)
         name = str(sshd_host.alias)
         await refusal(
-            sshd_host.location("proj"), StagingError, name, ".albedo-remote", "Permission denied", host=sshd_host
+            sshd_host.location("proj"),
+            StagingError,
+            name,
+            ".albedo-remote",
+            "Permission denied. Make it writable",
+            host=sshd_host,
         )
 
     async def test_find_no_home_at_all(self, sshd_host: Real) -> None:
@@ -277,7 +282,11 @@ class TestOurFiles:
     async def test_find_the_disk_full(self, sshd_host: Real, full_home: Callable[[int], None]) -> None:
         full_home(16 << 10)
         message = await refusal(
-            sshd_host.location(), StagingError, str(sshd_host.alias), "No space left", host=sshd_host
+            sshd_host.location(),
+            StagingError,
+            str(sshd_host.alias),
+            "No space left on device. Make room there: ssh ",
+            host=sshd_host,
         )
         assert ".albedo-remote" in message
         # Nothing half-done may be taken for a bundle later.

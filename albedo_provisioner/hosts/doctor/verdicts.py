@@ -10,9 +10,8 @@ from typing import Any
 from ...errors import AlbedoError
 from ..host_python import HostPython
 from ..probe import OLDEST_PYTHON
-from ..refusals import LITTLE_MEMORY, mending, mounted_noexec, old_python
+from ..refusals import LITTLE_MEMORY, making_room, mending, mounted_noexec, old_python
 from ..ssh_channel import MAX_CHANNELS, SSHChannel
-from ..ssh_config import ssh_command
 from ..wheels import kept_set
 from .examination import Examined
 from .findings import Finding, note, ok, problem
@@ -150,7 +149,7 @@ def _home(host: str, seen: Facts, lacking: bool) -> Finding:
     text = f"{seen['directory']}: {_size(free)} of {_size(int(seen['size']))} free"
     text += f", room for {files:,} files" if counted else ""
     facts: Facts = {name: seen.get(name) for name in ("home", "free", "size", "free_files", "files", "noexec", "error")}
-    room = f"Make room there: {ssh_command(host)} 'df -h ~; df -i ~; quota'" if host != "this machine" else "Make room."
+    room = making_room(host)
     if "error" in seen:
         full = seen["errno"] in (errno.ENOSPC, errno.EDQUOT)
         advice = room if full else "Make it writable for the account: kernels need a directory of their own there."
