@@ -129,7 +129,8 @@ class Interrupts:
             cell.interrupted = True
 
     def _cell(self, cell: str) -> _Cell | None:
-        if cell not in self._begun and self._kernel.asked.get(cell) == "execute_request":
+        asked = self._kernel.asked.get(cell) == "execute_request" or cell in self._meant  # of an earlier keeper, these
+        if cell not in self._begun and asked:
             self._begun = {known: begun for known, begun in self._begun.items() if known in self._kernel.asked}
             self._begun[cell] = _Cell()
             meant = self._meant.get(cell)
@@ -153,8 +154,10 @@ class Interrupts:
             return answer({"skipped": "the cell that it was meant for had ended"})
         if asked is None:
             return self._wait(cell, _Meant(request, answer, None))
-        if request["signum"] != signal.SIGINT or cell not in self._kernel.asked:
-            return self._send(request, answer)  # an adopted kernel may be at it, nobody knows since when
+        if request["signum"] != signal.SIGINT:
+            return self._send(request, answer)
+        if cell not in self._kernel.asked:
+            return self._put_for_adopted(cell, request, answer)
         now = time.monotonic()
         begun = self._begun.get(cell)
         if begun is not None:
@@ -166,6 +169,16 @@ class Interrupts:
             return self._send(request, answer)
         answer({"behind": True})
         return self._wait(cell, _Meant(request, None, None))
+
+    def _put_for_adopted(self, cell: str, request: dict[str, Any], answer: Answer) -> None:
+        """An earlier keeper may have passed the cell on, and nobody here knows; or it is only going to come."""
+        begun = self._kernel.begun
+        if begun == cell:
+            return self._send(request, answer)
+        if begun is None:  # this kernel does not note what it begins: it may be at it
+            self._send(request, answer)
+            return self._wait(cell, _Meant(request, None, None))
+        return self._wait(cell, _Meant(request, answer, None))
 
     def _wait(self, cell: str, meant: _Meant) -> None:
         before = self._meant.pop(cell, None)

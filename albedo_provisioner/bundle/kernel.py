@@ -193,7 +193,7 @@ class Kernel:
             "asked": asked,
         }
         self.state = "exited"
-        begun = rundir.begun(self._path)
+        begun = self.begun
         if begun is not None:
             # It runs one cell after the other: of those that it has not answered it can have begun but this one.
             self._never_begun = dict.fromkeys(each for each in self.asked if each != begun)
@@ -286,6 +286,11 @@ class Kernel:
         if message_id in self._answered:
             return False
         return True if self._unsure else None
+
+    @property
+    def begun(self) -> str | None:
+        """The id of the cell that it began last, see `rundir.begun`."""
+        return rundir.begun(self._path)
 
     def never_begun(self, message_id: str) -> bool:
         """Whether it is known that no kernel has begun to do this, and none ever will once it was given up."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from .messages import HEADER, PARENT, json_part, raw_part
 from .wire import IOPUB, MAIN, NOTE, PIECE, Buffer, ProtocolError, encode_message, piece_head
@@ -118,6 +118,16 @@ class Outbox:
         gap = Gap(parent)
         gap.messages, gap.size = 1, size
         self._unsent.append(_Unsent(NOTE, (), gap))
+
+    def unsent(self, channel: int) -> list[Sequence[Buffer]]:
+        """Return the first parts (`_HEAD` of them at most) of a channel's messages of which nothing was ever sent."""
+        return [message.head for message in self._unsent if message.channel == channel]
+
+    def take_over(self, other: Outbox, channels: Collection[int]) -> None:
+        """Append what another outbox has never sent on some channels; it is not to be used any more."""
+        taken = [message for message in other._unsent if message.channel in channels]
+        self._unsent.extend(taken)
+        self._unsent_size += sum(message.size for message in taken)
 
     def confirm(self, offset: int) -> None:
         """Forget what the peer has.

@@ -19,7 +19,7 @@ they were written, struck off with `written`. The owner also keeps two clocks, b
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 from .outbox import outboxes
@@ -132,6 +132,15 @@ class Link:
     def send_gap(self, channel: int, parent: bytes, size: int) -> None:
         """Say that a message of `size` bytes, with this raw parent header, could not be taken."""
         self._outboxes[lane_of(channel)].put_gap(parent, size)
+
+    def unsent(self, channel: int) -> list[Sequence[Buffer]]:
+        """Return the first parts of a channel's messages of which nothing was ever sent: nobody can have got them."""
+        return self._outboxes[lane_of(channel)].unsent(channel)
+
+    def take_over(self, other: Link, channels: Collection[int]) -> None:
+        """Say what another link has never sent on some channels; it is not to be used any more."""
+        for box, others in zip(self._outboxes, other._outboxes, strict=True):
+            box.take_over(others, channels)
 
     @property
     def held(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from jupyter_client.session import Session
@@ -12,7 +12,7 @@ from jupyter_client.session import Session
 from ..bundle.messages import CONTENT, HEADER, PARENT, json_part, raw_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, Buffer
 from ..errors import AlbedoError
-from .front import Send
+from .front import REPLY_LOST, Send
 
 log = logging.getLogger("albedo_provisioner.kernels")
 
@@ -179,10 +179,10 @@ class Console:
         if cell is not None:
             cell.hear("stream", {"name": "stderr", "text": text})
 
-    def probe(self) -> None:
+    def probe(self, spare: Collection[str]) -> None:
         """Ask the kernel something, and when that is answered give up on what came before: it answers in order."""
         message = self._session.msg("kernel_info_request", {})
-        self._probes[message["header"]["msg_id"]] = {*self._cells, *self._replies}
+        self._probes[message["header"]["msg_id"]] = {*self._cells, *self._replies}.difference(spare)
         self._send(SHELL, self._session.serialize(message, [_IDENTITY]))
 
     def give_up(self, why: str | None, only: set[str] | None = None) -> list[str]:
@@ -238,9 +238,7 @@ class Console:
         msg_id = str(json_part(parts, PARENT).get("msg_id"))
         if msg_id in self._probes:
             before = self._probes.pop(msg_id)
-            self.give_up(
-                "The reply was lost with the kernel's keeper; the kernel itself lives and has its state.", before
-            )
+            self.give_up(REPLY_LOST, before)
         elif msg_id in self._cells:
             cell = self._cells[msg_id]
             cell.take_reply(json_part(parts, CONTENT))

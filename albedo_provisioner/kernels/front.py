@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
 from ..bundle.wire import Buffer
 
 Send = Callable[[int, Sequence[Buffer]], None]
+
+
+REPLY_LOST = (
+    "What came of this is not known, because the kernel's keeper was killed meanwhile: it may have run, in part or to "
+    "its end, or not at all. The kernel itself lives and has its state."
+)
+"""What is told of a request whose reply will not come."""
 
 
 class Front(Protocol):
@@ -32,8 +39,12 @@ class Front(Protocol):
     def tell(self, parent: dict[str, Any], text: str) -> None:
         """Take a line for stderr of a cell; `parent` is the header of the cell's request."""
 
-    def probe(self) -> None:
-        """Replies may have been lost: find out which of them will never come, and give up on those."""
+    def probe(self, spare: Collection[str]) -> None:
+        """Replies may have been lost: find out which of them will never come, and give up on those.
+
+        Args:
+            spare: ids of the requests that the kernel is only going to be asked.
+        """
 
     def give_up(self, why: str | None, only: set[str] | None = None) -> list[str]:
         """There will be no more replies: have nobody wait for one.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -116,7 +116,7 @@ class _Visitor:
     def stepped(self, step: str, size: int = 0) -> None:
         """Nobody watches."""
 
-    def forgotten(self) -> None:
+    def forgotten(self, unsent: Collection[str]) -> None:
         """Nothing was asked of the kernel that could be missing."""
 
     def gone(self, error: KernelGoneError) -> None:

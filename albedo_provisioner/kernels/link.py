@@ -13,9 +13,10 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
+from ..bundle.messages import HEADER, json_part
 from ..bundle.protocol import (
     ACK_DELAY,
     ATTACHED,
@@ -28,7 +29,7 @@ from ..bundle.protocol import (
     Received,
     Reported,
 )
-from ..bundle.wire import KEEPER, Buffer
+from ..bundle.wire import CONTROL, KEEPER, SHELL, STDIN, Buffer
 from ..errors import AlbedoError, ConfigError, HostError, KernelGoneError, LinkAwayError, SignInError, UnreachableError
 from ..hosts.reachability import Callback, Reachability
 from ..hosts.refusals import refused
@@ -82,8 +83,12 @@ class LinkOwner(Protocol):
         bytes of our files are copied in it.
         """
 
-    def forgotten(self) -> None:
-        """Note that messages may be missing: the keeper did not know the link any more, and it begins anew."""
+    def forgotten(self, unsent: Collection[str]) -> None:
+        """Note that messages may be missing: the keeper did not know the link any more, and it begins anew.
+
+        Args:
+            unsent: ids of the requests on shell that had not gone out; they do now.
+        """
 
     def gone(self, error: KernelGoneError) -> None:
         """Note that the host answered and has no keeper for this kernel. The link has ended."""
@@ -419,11 +424,16 @@ class KernelLink:
     def _forget(self) -> None:
         """The keeper does not know this link: begin anew, and say that messages may be missing.
 
-        The link's name stays: by it, the kernel's answers to what was asked before still find their way here.
+        The link's name stays: by it, the kernel's answers to what was asked before still find their way here. What
+        never went out cannot have been done, and goes to the new keeper. (Answers to the kernel's calls do not: its
+        code asks again.)
         """
-        self._link = Link(HOLD)
-        self._fail_calls(LinkAwayError(f"{self._transport.host} lost this request together with its keeper's memory."))
-        self._owner.forgotten()
+        before, self._link = self._link, Link(HOLD)
+        kept = {int(json.loads(bytes(head[0]))["id"]) for head in before.unsent(KEEPER)}
+        error = LinkAwayError(f"{self._transport.host} lost this request together with its keeper's memory.")
+        self._fail_calls(error, {number: call for number, call in self._calls.items() if number not in kept})
+        self._owner.forgotten({str(json_part(head, HEADER).get("msg_id")) for head in before.unsent(SHELL)})
+        self._link.take_over(before, (SHELL, CONTROL, STDIN, KEEPER))
 
     # -- keeping it up ---------------------------------------------------------------------------------------
 
@@ -527,9 +537,9 @@ class KernelLink:
         if self._ack is not None:
             self._ack.cancel()
         self._owner.stepped("ended")
-        self._fail_calls(KernelGoneError(why))
+        self._fail_calls(KernelGoneError(why), self._calls)
 
-    def _fail_calls(self, error: AlbedoError) -> None:
-        for answer in self._calls.values():
+    def _fail_calls(self, error: AlbedoError, calls: Mapping[int, asyncio.Future[dict[str, Any]]]) -> None:
+        for answer in calls.values():
             if not answer.done():
                 answer.set_exception(error)

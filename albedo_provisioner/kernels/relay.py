@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any
 
 import zmq
@@ -19,7 +19,7 @@ from ..bundle.messages import DELIMITER, HEADER, PARENT, json_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 from .endings import in_background
 from .endpoints import HEARTBEAT, Addresses
-from .front import FrontMaker, Send
+from .front import REPLY_LOST, FrontMaker, Send
 from .publisher import PATIENCE, Publisher
 
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
@@ -237,19 +237,17 @@ class Relay:
         """Publish a line on stderr as part of a cell's output; `parent` is the header of the cell's request."""
         self._say(IOPUB, [b"stream.stderr"], "stream", {"name": "stderr", "text": text}, parent)
 
-    def probe(self) -> None:
+    def probe(self, spare: Collection[str]) -> None:
         """Replies may have been lost: ask the kernel something, and when that is answered give up on what came before.
 
         Kernels answer shell requests in order, so a reply that is not here by then will never come.
         """
         message = self._session.msg("kernel_info_request", {})
-        self._probes[message["header"]["msg_id"]] = set(self._asked)
+        self._probes[message["header"]["msg_id"]] = set(self._asked).difference(spare)
         self._send(SHELL, self._session.serialize(message, [b"albedo-probe"]))
 
     def _probed(self, asked_before: set[str]) -> None:
-        self.give_up(
-            "The reply was lost with the kernel's keeper; the kernel itself lives and has its state.", asked_before
-        )
+        self.give_up(REPLY_LOST, asked_before)
 
     def give_up(self, why: str | None, only: set[str] | None = None) -> list[str]:
         """There will be no more replies: have no client wait for one.

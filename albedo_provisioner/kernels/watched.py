@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from ..bundle.wire import CALL, NOTE
@@ -241,14 +241,15 @@ class WatchedKernel:
         if numbers:
             in_background(self._link.call("seen", jobs=numbers))
 
-    def forgotten(self) -> None:
+    def forgotten(self, unsent: Collection[str]) -> None:
         """Tell the running cells that something may be missing, and find out which of them still run."""
         self.keeper = None  # whichever it is, it does not know us
         for header in self._front.running:
-            self._front.tell(
-                header, f"[albedo] The kernel's keeper on {self.host} was killed: output may be missing here.\n"
-            )
-        self._front.probe()
+            if header["msg_id"] not in unsent:
+                self._front.tell(
+                    header, f"[albedo] The kernel's keeper on {self.host} was killed: output may be missing here.\n"
+                )
+        self._front.probe(unsent)
 
     def gone(self, error: KernelGoneError) -> None:
         """The host is there, and the kernel is not."""

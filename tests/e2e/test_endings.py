@@ -109,6 +109,25 @@ class TestDeath:
             await kernel.manager.restart_kernel()
             assert await kernel.value("'x' in globals()") == "False"
 
+    async def test_what_was_asked_while_the_host_was_out_of_reach_is_done_also_when_the_keeper_is_killed_then(
+        self, embedded_host: Embedded
+    ) -> None:
+        """K6, L5: it had not gone out, so nobody can have done it."""
+        async with started(embedded_host.location()) as kernel:
+            await kernel.run("y = 0")
+            embedded_host.down()
+            await eventually(lambda: kernel.status["step"] == "reattaching")
+            endless = kernel.begin("import time\ntry: time.sleep(600)\nexcept KeyboardInterrupt: print('stopped')")
+            cells = [kernel.begin("y += 1\ny") for _ in range(3)]
+            await kernel.manager.interrupt_kernel()
+            kill(embedded_host, keeper_of(embedded_host).pid)
+            embedded_host.up()
+            await endless.done()
+            assert endless.stdout == "stopped\n"
+            for number, cell in enumerate(cells, 1):
+                await cell.done()
+                assert (cell.value, cell.stderr) == (str(number), "")
+
     async def test_a_kernel_that_is_killed_together_with_its_keeper_is_dead_and_can_be_started_again(
         self, remote_host: Host
     ) -> None:
