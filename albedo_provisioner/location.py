@@ -176,7 +176,7 @@ def parse_host(text: str) -> str | None:
     Raises:
         LocationError: it is none of these. So no option is ever taken for a host.
     """
-    _must_be_text(text)
+    _must_be_text(text, " This machine is '.'.")
     if text == THIS_MACHINE:
         return None
     if text.startswith(("/", "~")):
@@ -192,9 +192,9 @@ def _error(text: str, reason: str) -> LocationError:
     return LocationError(f"Not a location: {shown!r}: {reason}. {LOOKS_LIKE}")
 
 
-def _must_be_text(text: object) -> None:
+def _must_be_text(text: object, also: str = "") -> None:
     if not isinstance(text, str):
-        raise LocationError(f"Not a location: {text!r:.120}: it is no text. {LOOKS_LIKE} This machine is '.'.")
+        raise LocationError(f"Not a location: {text!r:.120}: it is no text. {LOOKS_LIKE}{also}")
 
 
 def _check_text(text: str) -> None:

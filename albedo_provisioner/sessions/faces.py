@@ -13,7 +13,7 @@ from typing import Any, Self, TypeVar
 
 from ..errors import ConfigError
 from ..hosts import io_thread
-from ..location import Location
+from ..location import Location, place
 from ..workspace.context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext
 from ..workspace.faces import AsyncLinks, AsyncMemory
 from .call import Call
@@ -267,7 +267,8 @@ class AsyncSessions:
         asked of the host yet.
 
         Args:
-            location: `[user@]host:/path`, `host:~/path` or a folder of this machine.
+            location: `[user@]host:/path`, `host:~/path` or a folder of this machine, also a relative one: `.`, or with
+                a `/` in it.
             owner: whose it is. Owners never share a kernel; `a::child::b` is a child of `a`.
             python: interpreter on the host; None for the login shell's `python3`.
             env: variables to add to the host's login environment.
@@ -371,7 +372,7 @@ class AsyncSessions:
 
 
 def _location(location: str | Location) -> Location:
-    return (location if isinstance(location, Location) else Location.parse(location)).expanded()
+    return location.expanded() if isinstance(location, Location) else place(location)
 
 
 def _file(path: str | os.PathLike[str] | None) -> str | None:

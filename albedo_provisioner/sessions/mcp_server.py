@@ -20,7 +20,7 @@ from .results import Result
 
 _INSTRUCTIONS = """\
 Run Python on the user's own hosts, in kernels that keep their state between calls. A location is host:/absolute/path or
-host:~/path (hosts as in the user's ssh config), or an absolute path on this machine. Always read the note of a result:
+host:~/path (hosts as in the user's ssh config), or a path on this machine. Always read the note of a result:
 it says when the state of earlier calls is gone, and why. Programs that take long run as jobs, without a shell:
 job = run("make", "-j8") in one call; job.tail(), job.exit_code, job.stop() or `await job` in later ones. The tool
 status lists them. Begin work in a folder with the tool context. What is worth knowing later goes into notes that stay
@@ -32,7 +32,12 @@ _FIRST_LOOK = 5.0
 
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
-Location = Annotated[str, Field(description="where: host:/absolute/path, host:~/path, or an absolute path here")]
+Location = Annotated[
+    str,
+    Field(
+        description="where: host:/absolute/path, host:~/path, /path here, ./path below where this server was started"
+    ),
+]
 Kernel = Annotated[str, Field(description="a name, to have several kernels at one location that share nothing")]
 
 

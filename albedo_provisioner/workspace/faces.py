@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from ..bundle.memory import Hit
 from ..hosts import io_thread
-from ..location import Location
+from ..location import Location, place
 from .asking import LinkedWorkspace
 from .memory import LIMIT, SEARCH_LIMIT
 from .workspace import Workspace
@@ -99,7 +99,7 @@ class AsyncLinks:
             WorkspaceLinkError: it is this one, they are linked already, or a folder of this machine is not there.
             HostError: it begins with a home that is not known, and the host cannot be asked.
         """
-        other = Location.parse(location) if isinstance(location, str) else location
+        other = location if isinstance(location, Location) else place(location)
         await io_thread.run(self._workspace.link(other))
 
     async def remove(self, location: str | Location | None = None) -> None:

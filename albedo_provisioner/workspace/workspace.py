@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from ..errors import AlbedoError, WorkspaceLinkError
 from ..hosts.io_thread import in_thread
-from ..location import Location
+from ..location import Location, place
 from .asking import LinkedWorkspace, absolute, known_absolute, look_at, refresh, within
 from .context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext, compose
 from .links import LinkNews, WorkspaceGroups, link_id
@@ -93,7 +93,7 @@ class Workspace:
         else:
             members = {link_id(each): each for each in await in_thread(lambda: self._groups.group(location))}
             found = members.get(other)
-            leaving = found if found is not None else await absolute(Location.parse(other), self._home)
+            leaving = found if found is not None else await absolute(place(other), self._home)
             if leaving not in (*members.values(), location):
                 raise WorkspaceLinkError(f"{leaving} is not linked with {location}.")
         await in_thread(lambda: self._groups.unlink(leaving))

@@ -113,12 +113,16 @@ class TestAGoodHost:
         assert document["can_start"] is True
         assert "problem" not in {each["state"] for each in document["findings"]}
 
-    def test_may_be_this_machine(self, local_host: Host) -> None:
+    def test_may_be_this_machine(self, local_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
         found = Hosts().diagnose(".", python=str(local_host.python))
         assert [each.check for each in found.findings] == [check for check in THERE if check != "folder"]
         assert found.host == "this machine"
         assert blocking(found) == []
-        assert blocking(Hosts().diagnose(str(local_host.home / "none"), python=str(local_host.python))) == ["folder"]
+        monkeypatch.chdir(local_host.home)
+        for none in (str(local_host.home / "none"), "./none"):
+            found = Hosts().diagnose(none, python=str(local_host.python))
+            assert blocking(found) == ["folder"]
+            assert any(str(local_host.home / "none") in each.text for each in found.findings)
 
 
 class TestTheWayThere:

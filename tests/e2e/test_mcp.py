@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,10 +25,10 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQG
 
 
 @asynccontextmanager
-async def agent(*arguments: str) -> AsyncIterator[Client]:
+async def agent(*arguments: str, cwd: Path | None = None) -> AsyncIterator[Client]:
     """Start the server as an agent does, and connect to it."""
     server = StdioServerParameters(
-        command=sys.executable, args=["-m", "albedo_provisioner", "mcp", *arguments], env=dict(os.environ)
+        command=sys.executable, args=["-m", "albedo_provisioner", "mcp", *arguments], env=dict(os.environ), cwd=cwd
     )
     async with Client(server) as client:
         yield client
@@ -44,12 +45,14 @@ def content(result: CallToolResult) -> dict[str, Any]:
     return result.structured_content
 
 
-async def test_the_tools_and_what_they_are_for_are_told() -> None:
-    async with agent() as client:
+async def test_the_tools_and_what_they_are_for_are_told(tmp_path: Path) -> None:
+    async with agent(cwd=tmp_path) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert set(tools) == {"execute", "execute_in_notebook", "context", "status", "interrupt", "reset", "hosts"}
         assert all(tool.description for tool in tools.values())
         assert set(tools["execute"].input_schema["required"]) == {"location", "code"}
+        for location, path in ((".", str(tmp_path)), ("./rel", f"{tmp_path}/rel")):
+            assert content(await client.call_tool("status", {"location": location}))["location"] == path
 
 
 async def test_an_agent_is_told_what_to_know_of_a_folder(embedded_host: Embedded) -> None:

@@ -18,7 +18,7 @@ from faces import Embedded, Host, Real, keeper_of
 from kernels import eventually
 from procs import send, wait_until
 
-from albedo_provisioner import AsyncSessions, Result, Session, Sessions
+from albedo_provisioner import AsyncSessions, Location, Result, Session, Sessions
 from albedo_provisioner.errors import (
     AlbedoError,
     ConfigError,
@@ -477,6 +477,23 @@ class TestHosts:
     def test_that_are_none_are_refused(self, sessions: Sessions, location: str) -> None:
         with pytest.raises(LocationError):
             sessions.open(location)
+
+    def test_may_be_relative_folders_of_this_machine(
+        self, sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "rel" / "dir").mkdir(parents=True)
+        monkeypatch.chdir(tmp_path)
+        session = sessions.open("./rel")
+        assert session.location == Location(None, f"{tmp_path}/rel")
+        assert sessions.open("rel/").id == sessions.open(f"{tmp_path}/rel").id == session.id
+        assert sessions.open(".").location == Location(None, str(tmp_path))
+        session.links.add("rel/dir")
+        session.links.add(".")
+        assert {str(each.location) for each in session.links.list()} == {str(tmp_path), f"{tmp_path}/rel/dir"}
+        session.links.remove("./rel/dir")
+        assert [str(each.location) for each in session.links.list()] == [str(tmp_path)]
+        with pytest.raises(LocationError, match=r"for the folder here write \./rel,"):
+            sessions.open("rel")
 
 
 class TestWithoutKernel:

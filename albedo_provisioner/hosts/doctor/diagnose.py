@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ...errors import ConfigError, SignInError
-from ...location import Location, parse_host
+from ...location import Location, parse_host, place
 from ..activity import Activity
 from ..io_thread import in_thread
 from ..openssh import ProgramChannel
@@ -25,9 +25,9 @@ def parse_place(text: str) -> tuple[str | None, str | None]:
     Raises:
         LocationError: it is neither.
     """
+    if isinstance(text, str) and (text.startswith("~") or "/" in text.partition(":")[0]):
+        return None, place(text).path
     host = parse_host(text)
-    if text.startswith(("/", "~")):
-        return None, Location.parse(text).expanded().path
     named = host is not None and text not in (host, f"{host}:") and text.rpartition("]")[2].count(":") > 0
     return host, Location.parse(text).path if named else None
 
