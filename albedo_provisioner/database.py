@@ -9,12 +9,24 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 from .errors import ConfigError
 
 # Seconds to wait for another process, and between attempts where SQLite itself does not wait.
 _BUSY_TIMEOUT = 10.0
 _BUSY_PAUSE = 0.005
+
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+# What SQLite says of a disk that is full, or that may not be written.
+_UNWRITABLE = {
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_PERM,
+    sqlite3.SQLITE_READONLY,
+}
 
 
 @contextlib.contextmanager
@@ -41,6 +53,65 @@ def opened(path: Path, schema: str, content: str) -> Iterator[sqlite3.Connection
                 database.execute("COMMIT")
         except sqlite3.Error as error:
             raise unusable(path, content, error) from error
+
+
+@contextlib.contextmanager
+def opened_to_read(path: Path, schema: str, content: str) -> Iterator[sqlite3.Connection]:
+    """Open a file to read it, also where nothing can be written: SQLite itself wants to write beside it for that.
+
+    Args:
+        path: as `opened`, like the others. One that is not there is empty.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        database = connect(path, schema, content)
+    except ConfigError as error:
+        if not is_unwritable(error):
+            raise
+        with _told(path, content):
+            database = read_only(path, schema)
+    with contextlib.closing(database), _told(path, content):
+        yield database
+
+
+def read_only(path: Path, schema: str) -> sqlite3.Connection:
+    """Open a file as it is on the disk, and write nothing; one that is not there is empty.
+
+    Raises:
+        sqlite3.Error: it cannot be read.
+    """
+    if not path.exists() or not path.stat().st_size:
+        database = in_memory()
+        database.executescript(schema)
+        return database
+    # The second one takes no notice of who else uses the file, nor of what they have not written to it yet.
+    for number, options in enumerate(("mode=ro", "mode=ro&immutable=1")):
+        database = sqlite3.connect(
+            f"file:{quote(str(path))}?{options}", uri=True, timeout=_BUSY_TIMEOUT, check_same_thread=False
+        )
+        try:
+            database.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+            break
+        except sqlite3.Error:
+            database.close()
+            if number:
+                raise
+    return database
+
+
+def in_memory() -> sqlite3.Connection:
+    """Return a database that is in no file; it may be used from any thread, by one at a time."""
+    return sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+
+
+@contextlib.contextmanager
+def _told(path: Path, content: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise unusable(path, content, error) from error
 
 
 def connect(path: Path, schema: str, content: str) -> sqlite3.Connection:
@@ -87,8 +158,26 @@ def _turn_to_wal(database: sqlite3.Connection) -> None:
         time.sleep(_BUSY_PAUSE * random.uniform(0.5, 1.5))
 
 
+def is_damaged(error: ConfigError) -> bool:
+    """Whether an error of a file's says that what is in it is not what SQLite has written."""
+    return _code(error.__cause__) in _DAMAGED
+
+
+def is_unwritable(error: ConfigError) -> bool:
+    """Whether an error of a file's says that nothing can be written there, so that it might be read all the same."""
+    return isinstance(error.__cause__, OSError) or _code(error.__cause__) in _UNWRITABLE
+
+
+def _code(error: BaseException | None) -> int | None:
+    """Return SQLite's primary result code (https://sqlite.org/rescode.html); None for other errors."""
+    code = getattr(error, "sqlite_errorcode", None) if isinstance(error, sqlite3.Error) else None
+    return None if code is None else code & 0xFF
+
+
 def unusable(path: Path, content: str, error: Exception) -> ConfigError:
     """Return the error for a file that cannot be used, as `opened` and `connect` raise it."""
-    return ConfigError(
-        f"The {content} in {path} cannot be used: {error}. Set ALBEDO_HOME to a directory that can be written."
-    )
+    if _code(error) in _DAMAGED:
+        mending = "The file is damaged: put a copy of it in its place, or remove it, and with it all that it held."
+    else:
+        mending = f"Make room in {path.parent} and have it writable, or set ALBEDO_HOME to another directory."
+    return ConfigError(f"The {content} in {path} cannot be used: {error}. {mending}")

@@ -5,6 +5,7 @@ Facts alone: what they mean is decided by who asked.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import threading
@@ -177,11 +178,15 @@ def _upwards(folder: str) -> Iterator[str]:
         folder = above
 
 
-THERE, GONE, UNKNOWN = "there", "gone", "unknown"
+THERE, GONE, CLOSED, UNKNOWN = "there", "gone", "closed", "unknown"
 
 
 def look(folders: Iterable[str]) -> list[list[str]]:
-    """Say of each folder (an absolute path) whether it is there: "there", "gone" or "unknown", and why."""
+    """Say of each folder (an absolute path) whether it is there, and why not.
+
+    Returns:
+        "there", "gone", "closed" (the account may not enter it, or one above it) or "unknown", each with the reason.
+    """
     answers: dict[str, list[str]] = {}
 
     def see(folder: str) -> None:
@@ -203,6 +208,10 @@ def _see(folder: str) -> list[str]:
         status = os.stat(folder)
     except (FileNotFoundError, NotADirectoryError):
         return [GONE, "no such file or directory"]
+    except PermissionError as error:
+        return [CLOSED, (error.strerror or str(error)).lower()]
     except OSError as error:
         return [UNKNOWN, (error.strerror or str(error)).lower()]
-    return [THERE, ""] if stat.S_ISDIR(status.st_mode) else [GONE, "not a folder"]
+    if not stat.S_ISDIR(status.st_mode):
+        return [GONE, "not a folder"]
+    return [THERE, ""] if os.access(folder, os.X_OK) else [CLOSED, os.strerror(errno.EACCES).lower()]

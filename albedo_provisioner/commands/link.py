@@ -21,8 +21,8 @@ all that are linked with it, and agents are told of them.
 
 _LIST_DESCRIPTION = """\
 List the groups of linked workspaces, or the one of a location. All folders are looked at, at the same time, for five
-seconds at most. The state is empty when the folder is there, "gone" when its host says that it is not, else
-"unreachable", "sign in" or "connecting": then nothing is known of the folder.
+seconds at most. The state is empty when the folder is there, "gone" when its host says that it is not, "no permission"
+when the account may not enter it, else "unreachable", "sign in" or "connecting": then nothing is known of the folder.
 """
 
 

@@ -8,13 +8,15 @@ import sqlite3
 import time
 from contextlib import AbstractContextManager
 
-from ..database import opened
+from ..database import opened, opened_to_read
 from ..errors import ConfigError
 from ..home import albedo_home
 
 log = logging.getLogger("albedo_provisioner.hosts")
 
 _SCHEMA = "CREATE TABLE IF NOT EXISTS hosts (host TEXT PRIMARY KEY, used REAL NOT NULL) STRICT"
+
+_CONTENT = "record of hosts"
 
 _MOST = 100
 """Hosts that are remembered."""
@@ -52,8 +54,8 @@ class RecentHosts:
         Raises:
             ConfigError: the record cannot be read.
         """
-        with self._open() as database:
+        with opened_to_read(self._path, _SCHEMA, _CONTENT) as database:
             return dict(database.execute("SELECT host, used FROM hosts ORDER BY used DESC, host"))
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return opened(self._path, _SCHEMA, "record of hosts")
+        return opened(self._path, _SCHEMA, _CONTENT)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..bundle import processes
 from ..bundle.spawn import boot_id
-from ..database import opened
+from ..database import opened, opened_to_read
 from ..home import albedo_home
 from ..location import Location
 
@@ -77,6 +77,9 @@ def this_process() -> tuple[int, int, str]:
     """Return what tells this process from all others on this machine, now and later: pid, start time, boot id."""
     identity = processes.identify(os.getpid())
     return os.getpid(), identity[1] if identity else 0, boot_id()
+
+
+_CONTENT = "kernels' records"
 
 
 class KernelRecords:
@@ -175,12 +178,12 @@ class KernelRecords:
         return None if row is None else _record(row)
 
     def all(self) -> list[KernelRecord]:
-        """Return all records, oldest first."""
-        with self._open() as database:
+        """Return all records, oldest first; also where nothing can be written."""
+        with opened_to_read(self._path, _SCHEMA, _CONTENT) as database:
             return [_record(row) for row in database.execute("SELECT * FROM kernels ORDER BY started")]
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return opened(self._path, _SCHEMA, "kernels' records")
+        return opened(self._path, _SCHEMA, _CONTENT)
 
 
 def _record(row: tuple[Any, ...]) -> KernelRecord:

@@ -40,6 +40,7 @@ be dead, and there may be a better one by now."""
 FOLDER_GONE = "gone"
 
 GONE, UNREACHABLE_BADGE, SIGN_IN, CONNECTING = "gone", "unreachable", "sign in", "connecting"
+NO_PERMISSION = "no permission"
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,9 @@ class LinkedWorkspace:
     Attributes:
         id: by which it can be unlinked.
         location: where it is.
-        badge: empty when its folder is there; "gone" when its host says that it is not; else "unreachable", "sign in"
-            (a person has to sign in to the host first) or "connecting" (the host has not answered in time).
+        badge: empty when its folder is there; "gone" when its host says that it is not; "no permission" when it says
+            that the account may not enter it, or not find out whether it is there; else "unreachable", "sign in" (a
+            person has to sign in to the host first) or "connecting" (the host has not answered in time).
         detail: why, in ssh's or the host's words; empty when the badge is.
     """
 
@@ -166,7 +168,7 @@ async def _look_at(host: str | None, paths: tuple[str, ...], patience: float) ->
         return dict.fromkeys(paths, (UNREACHABLE_BADGE, error.detail))
     except AlbedoError as error:
         return dict.fromkeys(paths, (UNREACHABLE_BADGE, str(error)))
-    badges = {on_host.THERE: "", on_host.GONE: GONE, on_host.UNKNOWN: UNREACHABLE_BADGE}
+    badges = {on_host.THERE: "", on_host.GONE: GONE, on_host.CLOSED: NO_PERMISSION, on_host.UNKNOWN: UNREACHABLE_BADGE}
     return {
         path: (badges.get(state, UNREACHABLE_BADGE), detail) for path, (state, detail) in zip(paths, seen, strict=True)
     }
@@ -204,7 +206,7 @@ async def _refresh(location: Location, python: str | None, home: str | os.PathLi
         if isinstance(error, FolderError):
             # The host is there; of the folder it says that it is gone, or that it cannot be entered.
             row = (await look_at([location], home))[0]
-            state = FOLDER_GONE if row.badge == GONE else (READY if not row.badge else UNREACHABLE)
+            state = FOLDER_GONE if row.badge == GONE else READY if row.badge in ("", NO_PERMISSION) else UNREACHABLE
         detail = getattr(error, "detail", str(error))
         await in_thread(lambda: Mirror(home).put_state(location, state, detail))
         return

@@ -61,7 +61,7 @@ class WorkspaceContext:
         memory: the workspace's own memory; None while it is not known where its home is.
         linked: the workspaces that are linked with it, as they were when they were looked at last.
         linked_memory: their memories, by their locations; those that have none are left out.
-        problems: what could not be read, a sentence each.
+        problems: what could not be read or kept, a sentence each.
     """
 
     location: str
@@ -126,14 +126,15 @@ def compose(
     """
     location = known_absolute(spelled, home)
     name = spelled.host or "this machine"
-    if location is None:
-        return WorkspaceContext(str(spelled), name)
     mirror = Mirror(home)
-    seen = mirror.get(location)
-    context = replace(
-        _of_folder(location, name, seen, instruction_chars), linked=_linked(location, mirror, home), detail=seen.detail
-    )
-    return _with_memory(context, location, home, memory_chars)
+    seen = mirror.get(location or spelled)
+    context = replace(_of_folder(location or spelled, name, seen, instruction_chars), detail=seen.detail)
+    if location is not None:
+        context = _with_memory(replace(context, linked=_linked(location, mirror, home)), location, home, memory_chars)
+    if mirror.not_kept:
+        problem = "What hosts say cannot be kept on this machine, and the next program begins without it: {}."
+        context = replace(context, problems=(*context.problems, problem.format(mirror.not_kept)))
+    return context
 
 
 def _of_folder(location: Location, name: str, seen: Reflection, budget: int) -> WorkspaceContext:
@@ -229,7 +230,7 @@ def _text(context: WorkspaceContext) -> str:
     if context.linked:
         parts += ["# Linked workspaces", "\n".join(map(_row, context.linked))]
     if context.problems:
-        parts += ["# What could not be read", "\n".join(f"- {each}" for each in context.problems)]
+        parts += ["# What could not be read or kept", "\n".join(f"- {each}" for each in context.problems)]
     return "\n\n".join(parts) + "\n"
 
 

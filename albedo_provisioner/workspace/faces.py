@@ -72,7 +72,7 @@ class AsyncMemory:
 
         Raises:
             MemoryFileError: one's own memory cannot be read.
-            ConfigError: the index cannot be used.
+            ConfigError: the index is in use by another process for very long.
         """
         return await io_thread.run(self._workspace.with_memory(lambda memory: memory.search(query, limit)))
 

@@ -45,10 +45,16 @@ def memory_folder(location: Location, home: str | os.PathLike[str] | None = None
         raise ValueError(f"{location} has no memory before its home is known")
     root = albedo_home(home) / "memories"
     folder = _find(root, location)
-    if folder is None and (make or _is_free(root / slug_of(location))):
-        make_private(root)
-        with locked(root):  # two processes must not take one folder for two locations
-            folder = _find(root, location) or _take(root, location)
+    free = root / slug_of(location)
+    if folder is None and (make or _is_free(free)):
+        try:
+            make_private(root)
+            with locked(root):  # two processes must not take one folder for two locations
+                folder = _find(root, location) or _take(root, location)
+        except MemoryFileError:
+            if make:
+                raise
+            folder = free  # it can be read, though nothing can be written there
     return folder
 
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 
-from ..database import opened
+from ..database import opened, opened_to_read
 from ..errors import WorkspaceLinkError
 from ..home import albedo_home
 from ..location import Location
@@ -54,14 +54,14 @@ class WorkspaceGroups:
         """
         if not self._path.exists():
             return []
-        with self._open() as database:
+        with self._open_to_read() as database:
             return [each for each in _members(database, _team(database, location)) if each != location]
 
     def groups(self) -> list[list[Location]]:
         """Return all groups."""
         if not self._path.exists():
             return []
-        with self._open() as database:
+        with self._open_to_read() as database:
             teams = database.execute("SELECT team FROM members GROUP BY team ORDER BY min(since), team").fetchall()
             return [_members(database, team) for (team,) in teams]
 
@@ -115,6 +115,9 @@ class WorkspaceGroups:
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
         return opened(self._path, _SCHEMA, "record of links")
 
+    def _open_to_read(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened_to_read(self._path, _SCHEMA, "record of links")
+
 
 class LinkNews:
     """What becomes of a workspace's links from now on, whoever makes or takes them away. Cheap to ask.
@@ -128,7 +131,7 @@ class LinkNews:
         self._seen = 0
         self._looked: tuple[int, int] | None = None
         if self._look() is not None:
-            with self._open() as database:
+            with self._open_to_read() as database:
                 self._seen = int(database.execute("SELECT ifnull(max(number), 0) FROM news").fetchone()[0])
 
     def take(self, location: Location) -> list[str]:
@@ -142,7 +145,7 @@ class LinkNews:
             return []
         # A file that has only just changed may change again without it being seen by its time.
         self._looked = looked if looked[0] < (time.time() - _TICK) * 1e9 else None
-        with self._open() as database:
+        with self._open_to_read() as database:
             rows = database.execute(
                 "SELECT number, text, location FROM news WHERE number > ? ORDER BY number", (self._seen,)
             ).fetchall()
@@ -160,8 +163,8 @@ class LinkNews:
             newest, size = max(newest, status.st_mtime_ns), size + status.st_size
         return (newest, size) if newest else None
 
-    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return opened(self._path, _SCHEMA, "record of links")
+    def _open_to_read(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened_to_read(self._path, _SCHEMA, "record of links")
 
 
 def _is_one_folder(one: Location, other: Location) -> bool:

@@ -9,11 +9,10 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-from ..database import opened
+from ..derived import DerivedFile
 from ..home import albedo_home
 from ..location import Location
 
@@ -65,18 +64,22 @@ class Mirror:
     Args:
         home: see `albedo_home`.
 
-    Every method raises `ConfigError` when the file cannot be used.
+    Every method raises `ConfigError` when the file is in use by another process for very long.
     """
 
     def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
-        self._path = albedo_home(home) / "mirror.sqlite"
+        self._file = DerivedFile(albedo_home(home) / "mirror.sqlite", _SCHEMA, "record of workspaces")
+
+    @property
+    def not_kept(self) -> str:
+        """Why what was told last is kept in memory alone, and not for other processes; empty when it is kept."""
+        return self._file.not_kept
 
     def get(self, location: Location) -> Reflection:
         """Return what is known of a workspace."""
-        with self._open() as database:
-            row = database.execute(
-                "SELECT state, detail, told, facts, gathered FROM workspaces WHERE location = ?", (str(location),)
-            ).fetchone()
+        row = self._row(
+            "SELECT state, detail, told, facts, gathered FROM workspaces WHERE location = ?", (str(location),)
+        )
         if row is None:
             return Reflection()
         state, detail, told, facts, gathered = row
@@ -84,8 +87,9 @@ class Mirror:
 
     def may_ask(self, location: Location, every: float) -> bool:
         """Whether nobody has asked for so many seconds, in any process; who hears so is the one who asks now."""
-        now = time.time()
-        with self._open() as database:
+
+        def ask(database: sqlite3.Connection) -> bool:
+            now = time.time()
             database.execute("BEGIN IMMEDIATE")
             row = database.execute("SELECT asked FROM workspaces WHERE location = ?", (str(location),)).fetchone()
             if row is not None and 0 <= now - row[0] < every:
@@ -102,48 +106,51 @@ class Mirror:
             )
             return True
 
+        return self._file.do(ask)
+
     def put_facts(self, location: Location, facts: dict[str, Any]) -> None:
         """Keep what is there, instead of what was there before."""
-        with self._open() as database:
-            database.execute(
-                "UPDATE workspaces SET state = 'ready', detail = '', told = ?1, facts = ?2, gathered = ?1 "
-                "WHERE location = ?3",
-                (time.time(), json.dumps(facts), str(location)),
-            )
+        self._do(
+            "INSERT INTO workspaces (location, asked, state, detail, told, facts, gathered) "
+            "VALUES (?1, ?2, 'ready', '', ?2, ?3, ?2) ON CONFLICT (location) DO "
+            "UPDATE SET state = 'ready', detail = '', told = ?2, facts = ?3, gathered = ?2",
+            (str(location), time.time(), json.dumps(facts)),
+        )
 
     def put_state(self, location: Location, state: str, detail: str) -> None:
         """Keep that the host could not say what is there. What was known before stays."""
-        with self._open() as database:
-            database.execute(
-                "UPDATE workspaces SET state = ?, detail = ?, told = ? WHERE location = ?",
-                (state, detail, time.time(), str(location)),
-            )
+        self._do(
+            "INSERT INTO workspaces (location, asked, state, detail, told) VALUES (?1, ?2, ?3, ?4, ?2) "
+            "ON CONFLICT (location) DO UPDATE SET state = ?3, detail = ?4, told = ?2",
+            (str(location), time.time(), state, detail),
+        )
 
     def badge(self, location: Location) -> tuple[str, str] | None:
         """Return the badge and detail that a workspace got last; None when it was never looked at."""
-        with self._open() as database:
-            row = database.execute("SELECT badge, detail FROM badges WHERE location = ?", (str(location),)).fetchone()
+        row = self._row("SELECT badge, detail FROM badges WHERE location = ?", (str(location),))
         return None if row is None else (str(row[0]), str(row[1]))
 
     def put_badges(self, badges: Iterable[tuple[Location, str, str]]) -> None:
         """Keep the badges of workspaces, each with its detail."""
-        with self._open() as database:
+        rows = [(str(location), badge, detail, time.time()) for location, badge, detail in badges]
+
+        def put(database: sqlite3.Connection) -> None:
             database.execute("BEGIN IMMEDIATE")
-            database.executemany(
-                "INSERT OR REPLACE INTO badges VALUES (?, ?, ?, ?)",
-                ((str(location), badge, detail, time.time()) for location, badge, detail in badges),
-            )
+            database.executemany("INSERT OR REPLACE INTO badges VALUES (?, ?, ?, ?)", rows)
+
+        self._file.do(put)
 
     def home_of(self, host: str) -> str | None:
         """Return the account's home on a host; None when it is not known."""
-        with self._open() as database:
-            row = database.execute("SELECT home FROM homes WHERE host = ?", (host,)).fetchone()
+        row = self._row("SELECT home FROM homes WHERE host = ?", (host,))
         return None if row is None else str(row[0])
 
     def put_home(self, host: str, home: str) -> None:
         """Keep the account's home on a host."""
-        with self._open() as database:
-            database.execute("INSERT OR REPLACE INTO homes VALUES (?, ?)", (host, home))
+        self._do("INSERT OR REPLACE INTO homes VALUES (?, ?)", (host, home))
 
-    def _open(self) -> AbstractContextManager[sqlite3.Connection]:
-        return opened(self._path, _SCHEMA, "record of workspaces")
+    def _row(self, question: str, values: tuple[Any, ...]) -> Any:
+        return self._file.do(lambda database: database.execute(question, values).fetchone())
+
+    def _do(self, statement: str, values: tuple[Any, ...]) -> None:
+        self._file.do(lambda database: database.execute(statement, values))

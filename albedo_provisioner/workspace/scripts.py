@@ -24,11 +24,6 @@ _SEAMS = re.compile(rf"(?<=[{_CHARACTERS}])(?=\w)|(?<=\w)(?=[{_CHARACTERS}])")
 _RUN = re.compile(rf"[{_CHARACTERS}]{{2,}}")
 
 
-def has_such(text: str) -> bool:
-    """Say whether a text has characters of these scripts that follow one another."""
-    return _RUN.search(text) is not None
-
-
 def with_seams(text: str) -> str:
     """Return a text in which each character of these scripts is a word to SQLite's tokenizer."""
     return _SEAMS.sub(_SEAM, text)

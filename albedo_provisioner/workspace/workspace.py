@@ -8,13 +8,14 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from ..errors import AlbedoError, WorkspaceLinkError
+from ..errors import AlbedoError, HostError, WorkspaceLinkError
 from ..hosts.io_thread import in_thread
 from ..location import Location, place
 from .asking import LinkedWorkspace, absolute, known_absolute, look_at, refresh, within
 from .context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext, compose
 from .links import LinkNews, WorkspaceGroups, link_id
 from .memory import WorkspaceMemory
+from .mirror import Mirror
 
 T = TypeVar("T")
 
@@ -134,9 +135,16 @@ class Workspace:
         return await in_thread(lambda: compose(self._where(), self._home, memory_chars, instruction_chars))
 
     async def _look(self) -> None:
-        """Have the mirror show what the folder has."""
+        """Have the mirror show what the folder has, or why its host does not say so."""
+        where = self._where()
         try:
-            await refresh(await absolute(self._where(), self._home), self._python(), self._home)
+            try:
+                location = await absolute(where, self._home)
+            except HostError as error:
+                state, detail = error.state, error.detail
+                await in_thread(lambda: Mirror(self._home).put_state(where, state, detail))
+                return
+            await refresh(location, self._python(), self._home)
         except AlbedoError as error:
             log.info("%s: %s", self._where(), error)  # what is not known is said to be unknown
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +22,7 @@ from hypothesis import strategies as st
 from procs import wait_until
 
 from albedo_provisioner.errors import ConfigError, MemoryFileError
+from albedo_provisioner.hosts import io_thread
 from albedo_provisioner.location import Location
 from albedo_provisioner.workspace import hands
 from albedo_provisioner.workspace import store as files
@@ -26,6 +30,8 @@ from albedo_provisioner.workspace.files import swap
 from albedo_provisioner.workspace.folders import memory_folder
 from albedo_provisioner.workspace.links import WorkspaceGroups
 from albedo_provisioner.workspace.memory import WorkspaceMemory
+from albedo_provisioner.workspace.mirror import Mirror
+from albedo_provisioner.workspace.workspace import Workspace as Space
 
 if TYPE_CHECKING:
     from conftest import Workspace
@@ -512,8 +518,106 @@ class TestSearch:
         line = data.draw(st.sampled_from([line for line in lines if line]))
         assert any(hit.text == line for hit in memory.grep(line, 10_000))
 
-    def test_that_cannot_have_its_index_says_so(self, workspace: Workspace, memory: WorkspaceMemory) -> None:
+    def test_does_without_an_index_on_the_disk(self, workspace: Workspace, memory: WorkspaceMemory) -> None:
         memory.save("The gate.")
         (workspace.albedo_home / "memory-search.sqlite").mkdir()
-        with pytest.raises(ConfigError, match="index of memory"):
-            memory.search("gate")
+        assert memory.search("gate") == ["memory.md:1: The **gate**."]
+
+    def test_has_the_line_in_which_it_found_something(self, memory: WorkspaceMemory) -> None:
+        lines = [f"line {number} of many" for number in range(1, 1001)]
+        lines[700] += " zebra"
+        memory.save("\n".join(lines) + "\n\nAt the end\nthere are\na zebra and a\nlion.")
+        hits = memory.search("zebra")
+        assert sorted(hit.line for hit in hits) == [701, 1004]
+        assert all("**zebra**" in hit.text for hit in hits)
+        (hit,) = memory.search("lion")
+        assert (hit.line, hit.text) == (1005, "At the end there are a zebra and a **lion**.")
+
+    @pytest.mark.parametrize("text", ["big " * 262_000, '{"big":1},' * 100_000, "big\n" * 262_000, "大" * 349_000])
+    def test_is_quick_in_long_texts_that_have_a_word_often(self, memory: WorkspaceMemory, text: str) -> None:
+        memory.save(text)
+        memory.search("nothing of it")  # the index is made
+        began = time.monotonic()
+        hits = memory.search(text[:1] if text[0] == "大" else "big", 20)
+        assert time.monotonic() - began < 5
+        assert len(hits) == 20
+        assert all(len(hit) < 1000 and "**" in hit for hit in hits)
+
+
+@pytest.fixture
+def disk(workspace: Workspace) -> Iterator[Path]:
+    """Have our directory on a disk of 4 MB, and return it."""
+    home = workspace.albedo_home
+    home.mkdir(mode=0o700)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(home)], check=False).returncode:
+        pytest.skip("a disk cannot be mounted here")
+    yield home
+    subprocess.run(["umount", "--lazy", str(home)], check=True)
+
+
+def fill(disk: Path) -> None:
+    with (disk / "filler").open("wb") as filler, contextlib.suppress(OSError):
+        while True:
+            os.write(filler.fileno(), bytes(4096))
+
+
+class TestWithoutRoom:
+    """A disk that is full, or may not be written, keeps nobody from reading what is there."""
+
+    @pytest.mark.parametrize("trouble", ["full", "read-only"])
+    @pytest.mark.parametrize("before", ["used before", "new"])
+    def test_all_that_is_there_is_read(self, disk: Path, tmp_path: Path, trouble: str, before: str) -> None:
+        here = Location(None, str(tmp_path))
+        (tmp_path / "AGENTS.md").write_text("Mind the gap.")
+        memory, workspace = WorkspaceMemory(here), Space(lambda: here)
+        memory.append("The gate opens at 7.")
+        WorkspaceMemory(THERE).append("The bridge opens at 8.")
+        WorkspaceGroups().link(here, THERE)
+        by_hand = disk / "memories" / "box--srv"
+        by_hand.mkdir()
+        (by_hand / "memory.md").write_text("By hand.")
+        if before == "used before":
+            assert memory.search("opens")
+            Mirror().put_home("gpu", "/home/ann")
+        if trouble == "full":
+            fill(disk)
+        else:
+            subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+        assert memory.read() == f"The gate opens at 7.\n\n# Memory of {THERE} (linked)\n\nThe bridge opens at 8.\n"
+        assert len(memory.grep("opens")) == 2
+        for _ in range(2):
+            assert sorted(memory.search("opens")) == [
+                f"[{THERE}] memory.md:1: The bridge **opens** at 8.",
+                "memory.md:1: The gate **opens** at 7.",
+            ]
+        assert WorkspaceMemory(Location.parse("box:/srv")).read() == "By hand."
+        assert Space(lambda: here).news() == []
+        context = io_thread.run_blocking(workspace.context(wait=0, memory_chars=1000))
+        assert [each.text for each in context.instructions] == ["Mind the gap."]
+        assert context.memory == "The gate opens at 7."
+        assert context.linked_memory == ((str(THERE), "The bridge opens at 8."),)
+        assert any("cannot be kept on this machine" in each for each in context.problems)
+        if before == "used before":
+            assert Mirror().home_of("gpu") == "/home/ann"
+        with pytest.raises(MemoryFileError):
+            memory.append("No room.")
+        if trouble == "full":
+            (disk / "filler").unlink()
+            context = io_thread.run_blocking(workspace.context())
+            assert context.problems == ()
+            assert Mirror().get(here).state in ("ready", "unknown")
+            memory.append("Room.")
+
+    def test_files_that_are_damaged_are_made_anew_if_they_can_be(self, workspace: Workspace, tmp_path: Path) -> None:
+        here = Location(None, str(tmp_path))
+        (tmp_path / "AGENTS.md").write_text("Mind the gap.")
+        workspace.albedo_home.mkdir()
+        (workspace.albedo_home / "mirror.sqlite").write_bytes(b"no database" * 1000)
+        context = io_thread.run_blocking(Space(lambda: here).context())
+        assert ([each.text for each in context.instructions], context.problems) == (["Mind the gap."], ())
+        assert Mirror().get(here).state == "ready"
+        links = workspace.albedo_home / "links.sqlite"
+        links.write_bytes(b"no database" * 1000)
+        with pytest.raises(ConfigError, match=r"record of links in .* damaged: put a copy of it in its place"):
+            WorkspaceMemory(here).read()
+        assert links.read_bytes() == b"no database" * 1000

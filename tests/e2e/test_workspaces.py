@@ -114,6 +114,32 @@ class TestLinks:
         silent.clear()  # as with ssh, the profile's own processes go on
         assert json.loads(json.dumps([row.to_dict() for row in rows]))[0]["location"] == there.location("proj")
 
+    def test_to_folders_that_may_not_be_entered_say_so(
+        self, sshd_host: Real, sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """M3: and the context of such a folder says the same."""
+        look_again(monkeypatch)
+        sshd_host.make_folder("closed/inside")
+        session = sessions.open(str(tmp_path))
+        places = [sshd_host.location("closed"), sshd_host.location("closed/inside")]
+        for place in places:
+            session.links.add(place)
+        (sshd_host.home / "closed").chmod(0)
+        try:
+            rows = session.links.list()
+            assert [(str(row.location), row.badge, row.detail) for row in rows] == [
+                (place, "no permission", "permission denied") for place in places
+            ]
+            context = session.context(wait=60)
+            assert context.gone == ()
+            assert f"- {places[0]}: no permission (permission denied)" in context.text
+            for place in places:
+                context = sessions.open(place, owner=place).context(wait=60)
+                assert (context.state, context.detail) == ("ready", "permission denied")
+                assert "The folder cannot be read: permission denied." in context.text
+        finally:
+            (sshd_host.home / "closed").chmod(0o700)
+
     def test_are_made_and_taken_away(self, embedded_host: Embedded, sessions: Sessions, tmp_path: Path) -> None:
         embedded_host.make_folder("proj")
         for name in "ab":
@@ -288,9 +314,16 @@ class TestContext:
     def test_of_a_home_that_is_not_known_says_so(self, embedded_host: Embedded, sessions: Sessions) -> None:
         """M6."""
         embedded_host.down()
-        context = sessions.open(f"{embedded_host.alias}:~/proj").context()
+        session = sessions.open(f"{embedded_host.alias}:~/proj")
+        context = session.context()
         assert (context.memory, context.state) == (None, "unknown")
         assert "It is not known yet where the host's home is" in context.text
+        for wait in (60, 0):  # by then it has been said why
+            context = session.context(wait=wait)
+            assert (context.location, context.state) == (f"{embedded_host.alias}:~/proj", "unreachable")
+            assert "refused" in context.detail
+            assert f"{embedded_host.alias} could not be asked (unreachable): " in context.text
+            assert "has not answered yet" not in context.text
 
     def test_marks_linked_workspaces_that_are_gone(
         self, remote_host: Host, sessions: Sessions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
