@@ -41,18 +41,25 @@ def opened(path: Path, schema: str, content: str) -> Iterator[sqlite3.Connection
     Raises:
         ConfigError: it cannot be used.
     """
-    with contextlib.closing(connect(path, schema, content)) as database:
-        try:
-            try:
-                yield database
-            except BaseException:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
-                raise
-            if database.in_transaction:
-                database.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise unusable(path, content, error) from error
+    with (
+        contextlib.closing(connect(path, schema, content)) as database,
+        _told(path, content),
+        transaction(database),
+    ):
+        yield database
+
+
+@contextlib.contextmanager
+def transaction(database: sqlite3.Connection) -> Iterator[None]:
+    """End the transaction that is begun meanwhile, if one is: commit it, or roll it back after an exception."""
+    try:
+        yield
+    except BaseException:
+        if database.in_transaction:
+            database.execute("ROLLBACK")
+        raise
+    if database.in_transaction:
+        database.execute("COMMIT")
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from .database import in_memory, is_damaged, is_unwritable, opened, read_only
+from .database import in_memory, is_damaged, is_unwritable, opened, read_only, transaction
 from .errors import ConfigError
 
 T = TypeVar("T")
@@ -85,14 +85,8 @@ class DerivedFile:
                 log.warning("%s Until then it is kept in memory.", error)
                 _copies[self._path] = self._copy()
             database = _copies[self._path]
-            try:
+            with transaction(database):
                 result = work(database)
-            except BaseException:
-                if database.in_transaction:
-                    database.execute("ROLLBACK")
-                raise
-            if database.in_transaction:
-                database.execute("COMMIT")
         self.not_kept = str(error.__cause__)
         return result
 
