@@ -18,7 +18,7 @@ from . import processes, rundir
 from .entry import missing, without
 from .kernelspecs import UnknownKernelspecError
 from .logind import outlive_login
-from .spawn import folder_path, spawn
+from .spawn import LEAST_FILES, folder_path, raise_file_limit, spawn
 
 TYPE_CHECKING = False  # not from typing: see processes.py
 if TYPE_CHECKING:
@@ -79,7 +79,10 @@ def _begin(
     _leave_connection(path)
     wake = _wake_on_signals()
     pid = 0
+    files = raise_file_limit()
     if adopted is None:
+        if files < LEAST_FILES and not request["kernel"].get("kernelspec"):  # what others take is not known
+            return {"error": "files", "limit": files}
         try:
             pid = spawn(path, request["kernel_id"], request["kernel"])
         except OSError as error:

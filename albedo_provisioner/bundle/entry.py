@@ -15,6 +15,7 @@ import time
 from typing import Any, NoReturn
 
 from . import rundir, wheels
+from .private import why_foreign
 from .spawn import boot_id, folder_path, recorded_process
 from .wire import REPORT, json_frame
 
@@ -111,6 +112,8 @@ def must_be_here(request: dict[str, Any]) -> None:
     """
     here = os.uname().nodename
     path = rundir.path_of(request["kernel_id"])
+    if os.path.lexists(path) and (why := why_foreign(path)):
+        fail("staging", path=path, detail=f"it {why}; remove it")  # nothing in it may be believed
     record = rundir.read_record(path)
     node = (record or {}).get("node") or (None if os.path.lexists(path) else request.get("node"))
     if node and node != here:

@@ -26,6 +26,9 @@ LOOK = 6.0
 WRITTEN = 1 << 20
 """Bytes that are written for a try: our files take about so many."""
 
+FEW_FILES = 256
+"""As in spawn.py: fewer open files than that are few."""
+
 _BLOCK = 1 << 18
 
 
@@ -35,7 +38,7 @@ def home():
     path = os.path.expanduser("~")
     ours = os.path.join(path, ".albedo-remote")
     found = {"home": path, "mode": os.stat(path).st_mode & 0o7777, "owner": os.stat(path).st_uid, "uid": os.getuid()}
-    found["there"] = os.path.isdir(ours)
+    found["there"] = os.path.isdir(ours) and os.stat(ours).st_uid == os.getuid()  # else `runtime` tells of it
     directory = ours if found["there"] else path
     found["directory"] = directory
     room = os.statvfs(directory)
@@ -65,12 +68,13 @@ def write(directory):
         os.close(file)
 
 
-def import_ours(request, read, report):
-    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None]) -> None
-    """Make our modules importable: those that were put here, or else all of them from memory."""
-    directory = os.path.join(os.path.expanduser("~"), ".albedo-remote", request["bundle"])
+def import_ours(request, read, report, is_trusted):
+    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None], Callable[..., bool]) -> None
+    """Make our modules importable: those that were put here by none but us, or else all of them from memory."""
+    root = os.path.join(os.path.expanduser("~"), ".albedo-remote")
+    directory = os.path.join(root, request["bundle"])
     sys.dont_write_bytecode = True
-    if os.path.isdir(directory):
+    if is_trusted(root, True) and is_trusted(directory):
         sys.path.insert(0, directory)
         return
     import importlib.util  # what a finder takes itself has to be there before it
@@ -161,18 +165,21 @@ def measure(read, report):
         report(time=time.time())
 
 
-def main(request, read, report):
-    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None]) -> None
+def main(request, read, report, is_trusted):
+    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None], Callable[..., bool]) -> None
     """Tell all there is to say of this host, then help to measure the way to it."""
     version = "%d.%d.%d" % sys.version_info[:3]
     here = {"python": sys.executable, "version": version, "os": os.uname()[0], "arch": os.uname()[4]}
     # Said first: with too little memory nothing else may come of it.
     memory = resource.getrlimit(resource.RLIMIT_AS)[0]
-    report(here=here, memory=None if memory == resource.RLIM_INFINITY else memory)
+    # As many files as a kernel would get: a low limit is raised at its start, as far as it may be (spawn.py).
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = soft if soft >= FEW_FILES or hard == resource.RLIM_INFINITY else hard
+    report(here=here, memory=None if memory == resource.RLIM_INFINITY else memory, files=files)
     looks = {"home": home}
     if sys.version_info >= (3, 11):
         try:
-            import_ours(request, read, report)
+            import_ours(request, read, report, is_trusted)
             from albedo_bundle import health  # type: ignore[import-not-found,unused-ignore]
 
             looks.update(health.looks(request))

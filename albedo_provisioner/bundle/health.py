@@ -9,13 +9,13 @@ import importlib.metadata
 import os
 import secrets
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import entry, logind, rundir, wheels
+from .private import is_loose, why_foreign
 from .spawn import folder_path
 
 Facts = dict[str, Any]
@@ -30,7 +30,7 @@ def looks(request: Facts) -> dict[str, Callable[[], Facts]]:
         "packages": packages,
         "runtime": runtime,
         "logout": logout,
-        "kernels": lambda: {"kernels": entry.kernels()},
+        "kernels": kernels,
         **({"folder": lambda: folder(request["cwd"])} if request.get("cwd") else {}),
     }
 
@@ -78,17 +78,17 @@ def runtime() -> Facts:
     """Make a run directory as a kernel has one, with a socket that is connected to, and remove it again."""
     root = rundir.root()
     remote = os.path.dirname(root)
-    found: Facts = {"directory": remote, "open": [], "foreign": [], "error": None}
-    for path in (remote, root, wheels.DIRECTORY):
-        try:
-            status = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            continue
-        if status.st_uid != os.getuid() or not stat.S_ISDIR(status.st_mode):
-            found["foreign"].append(path)
-        elif status.st_mode & 0o077:
-            found["open"].append(path)
+    found: Facts = {"directory": remote, "open": [], "loose": [], "foreign": [], "error": None}
     there = os.path.lexists(remote)
+    for path in (remote, root, wheels.DIRECTORY):
+        if not os.path.lexists(path):
+            continue
+        if why := why_foreign(path, path == remote):
+            found["foreign"].append([path, why])
+            return found  # nothing below it can be looked at, or is of any use
+        mode = os.stat(path).st_mode
+        if mode & 0o077:
+            found["loose" if is_loose(mode) else "open"].append(path)
     # As long as a kernel's id, since the length decides where its sockets lie; no id, so that nobody lists it.
     path = os.path.join(root, f".doctor-{secrets.token_hex(14)}")
     try:
@@ -114,6 +114,13 @@ def _connect(address: str) -> None:
         listener.bind(address)
         listener.listen(1)
         client.connect(address)
+
+
+def kernels() -> Facts:
+    """Which kernels there are; none where our directory is not ours, which `runtime` tells."""
+    remote = os.path.dirname(rundir.root())
+    foreign = os.path.lexists(remote) and why_foreign(remote, link=True)
+    return {"kernels": [] if foreign else entry.kernels()}
 
 
 def logout() -> Facts:

@@ -2,13 +2,18 @@
 
 It takes a request from standard input, sees to it that the bundle is there (receiving it when it is not), and hands
 over to it. The text is sent with every connection, so it is short; and it must be understood by any Python there is,
-because telling that a Python is too old is one of its tasks: no f-strings, no annotations, nothing new.
+because telling that a Python is too old is one of its tasks: no f-strings, no annotations, nothing new. The text of
+`private.py` comes before it.
 """
 
 import json
 import os
 import struct
 import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from .private import is_trusted, secure
 
 
 def read(size):
@@ -61,12 +66,15 @@ def unpack(archive, target):
             shutil.rmtree(fresh, True)
     except (OSError, EOFError, tarfile.TarError) as error:
         shutil.rmtree(fresh, True)
-        report(
-            error="staging",
-            detail=getattr(error, "strerror", None) or str(error),
-            path=getattr(error, "filename", None) or target,
-        )
-        sys.exit(0)
+        refuse(error, target)
+
+
+def refuse(error, path):
+    # type: (Exception, str) -> None
+    """Tell why our files cannot be put, or used, at a path, and end."""
+    detail = getattr(error, "strerror", None) or str(error)
+    report(error="staging", detail=detail, path=getattr(error, "filename", None) or path)
+    sys.exit(0)
 
 
 def probe():
@@ -112,12 +120,17 @@ def main():
         probe()
     if request["do"] == "examine":
         # Examining puts nothing here either, and tells of an old Python, too. Its code (examine.py) is in the request.
-        exec(request["code"], {"request": request, "read": read, "report": report})
+        exec(request["code"], {"request": request, "read": read, "report": report, "is_trusted": is_trusted})
         sys.exit(0)
     if sys.version_info < (3, 11):
         report(error="python", python=sys.executable, version="%d.%d.%d" % sys.version_info[:3])
         sys.exit(0)
-    bundle = os.path.join(os.path.expanduser("~"), ".albedo-remote", request["bundle"])
+    root = os.path.join(os.path.expanduser("~"), ".albedo-remote")
+    bundle = os.path.join(root, request["bundle"])
+    try:
+        secure(root, request["bundle"])
+    except OSError as error:
+        refuse(error, root)
     if not os.path.isdir(bundle):
         report(need="bundle")
         unpack(read(struct.unpack("!I", read(4))[0]), bundle)

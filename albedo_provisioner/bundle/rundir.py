@@ -13,6 +13,8 @@ import socket
 import time
 from typing import Any
 
+from .private import why_foreign
+
 SOCKET = "keeper"
 CALLS = "calls"
 LOG = "kernel.log"
@@ -140,7 +142,7 @@ def kernel_ids() -> list[str]:
     """Return the ids of all kernels that have a run directory."""
     try:
         with os.scandir(root()) as entries:
-            return sorted(entry.name for entry in entries if _ID.fullmatch(entry.name) and entry.is_dir())
+            return sorted(entry.name for entry in entries if _ID.fullmatch(entry.name) and not why_foreign(entry.path))
     except FileNotFoundError:
         return []
 

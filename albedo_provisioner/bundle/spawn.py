@@ -16,6 +16,14 @@ from . import kernelspecs, rundir
 MARK = "ALBEDO_KERNEL_ID"
 """Environment variable that every process of a kernel inherits, so that none is overlooked when it ends."""
 
+LEAST_FILES = 72
+"""Open files without which no Python kernel gets to its first cell: it has 64 from the start."""
+
+FEW_FILES = 256
+"""Open files that are few: who has fewer is given more, as far as the account may have them."""
+
+_ENOUGH_FILES = 1024
+
 _NAME = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 
 
@@ -123,6 +131,16 @@ def last_words(path: str, most: int = 4000) -> str:
             return file.read().decode("utf-8", "replace").strip()
     except OSError:
         return ""
+
+
+def raise_file_limit() -> int:
+    """Have this process, and the kernel that it starts, open more files if the login allows few; return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, _ENOUGH_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= FEW_FILES or most <= soft:
+        return soft if soft != resource.RLIM_INFINITY else sys.maxsize
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    return most
 
 
 def memory_limit() -> int | None:

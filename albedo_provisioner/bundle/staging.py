@@ -22,6 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .entry import fail, report
+from .private import is_trusted, set_aside
 from .wheels import DIGEST, DIRECTORY, LOCK, note_path
 
 UNUSED = 30 * 86400.0
@@ -70,6 +71,8 @@ def stage(request: dict[str, Any]) -> None:
         signal.signal(signum, lambda number, _: sys.exit(128 + number))  # what is half there goes first
     try:
         os.makedirs(DIRECTORY, 0o700, exist_ok=True)
+        if os.path.lexists(target) and not is_trusted(target):
+            set_aside(target)
         if os.path.isdir(target):
             os.utime(target)  # in use from now on
         else:

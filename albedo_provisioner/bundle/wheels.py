@@ -17,6 +17,8 @@ import os
 import re
 import sys
 
+from .private import is_trusted
+
 TYPE_CHECKING = False  # not from typing: see processes.py
 if TYPE_CHECKING:
     from typing import Any
@@ -40,14 +42,16 @@ def note_path() -> str:
 
 
 def set_path() -> str | None:
-    """Return the directory of the set that this interpreter uses; None when there is none."""
+    """Return the directory of the set that this interpreter uses; None when there is none, or it is not ours alone."""
+    if not is_trusted(DIRECTORY):
+        return None
     try:
         with open(note_path()) as file:
             digest = file.read(100).strip()
     except OSError:
         return None
     path = os.path.join(DIRECTORY, digest)
-    return path if DIGEST.fullmatch(digest) and os.path.isdir(path) else None
+    return path if DIGEST.fullmatch(digest) and is_trusted(path) else None
 
 
 def cannot_load() -> bool:

@@ -47,7 +47,11 @@ class PipError(Exception):
 
 
 async def download(
-    requirements: Sequence[str], python: HostPython, directory: Path, constraints: Path | None = None
+    requirements: Sequence[str],
+    python: HostPython,
+    directory: Path,
+    constraints: Path | None = None,
+    alone: bool = False,
 ) -> None:
     """Fetch the wheels of some packages and of all they require, for another interpreter.
 
@@ -59,6 +63,7 @@ async def download(
         python: for which interpreter.
         directory: where to put them; pip's log goes there too.
         constraints: a file that says which versions must be taken, where there is a choice.
+        alone: without what they require.
 
     Raises:
         PipError: they cannot be had.
@@ -76,6 +81,7 @@ async def download(
     command += [f"--abi={abi}" for abi in python.abis]
     command += [f"--platform={platform}" for platform in python.platforms()]
     command += [f"--constraint={constraints}"] if constraints is not None else []
+    command += ["--no-deps"] if alone else []
     status = await _run([*command, "--", *requirements], directory)
     if status != 0:
         raise _error((directory / _LOG).read_text("utf-8", "replace"), status)

@@ -61,6 +61,8 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
             "(jupyter albedo add --kernel NAME).",
             detail,
         )
+    if kind == "files":
+        return few_files(host, int(report["limit"]))
     if kind == "exists":
         return KernelExistsError(host, f"A kernel with the id {report['kernel_id']} is already on {host}.")
     if kind == "elsewhere":
@@ -92,6 +94,16 @@ def _mending_of_home(host: str, detail: str) -> str:
     if detail in (os.strerror(errno.EACCES), os.strerror(errno.EROFS)):
         return " Make it writable for the account: kernels need a directory of their own there."
     return ""
+
+
+def few_files(host: str, limit: int) -> KernelStartError:
+    """Return the error for a host on which a process may open too few files for a kernel."""
+    return KernelStartError(
+        host,
+        f"A process may have no more than {limit} open files on {host} (ulimit -n), and a Python kernel has more from "
+        "the start. See where the login sets that (its profile, limits.conf), and allow 1024.",
+        f"no more than {limit} open files (ulimit -n)",
+    )
 
 
 def old_python(host: str, python: str, version: str) -> UnsupportedHostError:

@@ -49,8 +49,8 @@ def bundle() -> Bundle:
 
 
 def loader() -> bytes:
-    """Return the text of `bundle/loader.py`: it goes over the wire every time."""
-    return bare_text("loader.py").encode()
+    """Return the text of `bundle/loader.py`, and of what it takes: it goes over the wire every time."""
+    return f"{bare_text('private.py')}\n{bare_text('loader.py')}".encode()
 
 
 @functools.cache

@@ -41,8 +41,12 @@ FETCH_TIMEOUT = 300.0
 FRESH = 30 * 86400.0
 """Seconds after which a set is fetched anew, if that is possible, when it is wanted again."""
 
+TRIAL_TIMEOUT = 12.0
+"""Seconds after which it stays unknown whether a set could be fetched."""
+
 _ROUNDS = 6
 _LISTING = "set.json"
+_NO_INDEX = "pip is told to ask no package index"
 _NEW = ".new-"
 
 
@@ -125,6 +129,32 @@ def kept_set(python: HostPython) -> WheelSet | None:
         ConfigError: as `wheel_set`.
     """
     return _find(_root(), python)[0]
+
+
+async def trial(python: HostPython) -> str | None:
+    """Find out whether a set for an interpreter could be fetched, by two of its packages, which are not kept.
+
+    Returns:
+        why not, to follow a colon; empty when it could, None when that was not known in time.
+
+    Raises:
+        FetchError: our directory cannot be made.
+        ConfigError: as `wheel_set`.
+    """
+    work = Path(tempfile.mkdtemp(prefix=_NEW, dir=await in_thread(_root)))
+    try:
+        async with asyncio.timeout(TRIAL_TIMEOUT):
+            if await in_thread(index_is_left_out):
+                names = await in_thread(missing_wheels, python)
+                return f"{_NO_INDEX}, and wheels are missing of {', '.join(names)}" if names else ""
+            await download([ROOT_REQUIREMENT, "pyzmq"], python, work, alone=True)
+            return ""
+    except TimeoutError:
+        return None
+    except PipError as error:
+        return await _why_not(error, python)
+    finally:
+        await in_thread(lambda: shutil.rmtree(work, ignore_errors=True))
 
 
 # -- kept ------------------------------------------------------------------------------------------------------------
@@ -230,7 +260,7 @@ async def _why_not(error: PipError, python: HostPython) -> str:
     names = await in_thread(missing_wheels, python)
     if not names:
         return str(error)  # it is about versions, then
-    cause = "the package index cannot be reached" if error.offline else "pip is told to ask no package index"
+    cause = "the package index cannot be reached" if error.offline else _NO_INDEX
     return f"{cause}, and wheels are missing of {', '.join(names)}"
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bare import Bare, bare_python
+from bare import Bare, bare_python, take_the_index_away
 from crash import albedo
 from door import Door
 from faces import Embedded, Host, Real
@@ -237,6 +237,19 @@ class TestPackages:
         assert "are kept here" in only(found, "packages").text
         assert found.can_start
 
+    def test_that_cannot_be_fetched_are_a_problem(
+        self, sshd_host: Real, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        python = bare_python(sshd_host)
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        monkeypatch.setenv("PIP_FIND_LINKS", str(workspace.root / "none"))
+        found = diagnose(sshd_host, python=python)
+        assert blocking(found) == ["packages"]
+        assert "pip is told to ask no package index, and wheels are missing of" in only(found, "packages").text
+        take_the_index_away(monkeypatch)
+        assert "the package index cannot be reached" in only(diagnose(sshd_host, python=python), "packages").text
+        assert list((workspace.albedo_home / "wheels").iterdir()) == []
+
     def test_that_cannot_be_imported_are_a_problem(self, sshd_host: Real) -> None:
         python = bare_python(sshd_host)
         (site,) = (python.parent.parent / "lib").glob("python3.*/site-packages")
@@ -277,7 +290,39 @@ class TestMemory:
         assert only(found, "memory").state == "note"
 
 
+class TestOpenFiles:
+    async def test_that_are_too_few_are_a_problem_and_named_at_the_start(self, sshd_host: Real) -> None:
+        """More are given as far as the account may have them."""
+        profile = (sshd_host.home / ".profile").read_text()
+        sshd_host.write(".profile", f"{profile}ulimit -n 64\n")
+        found = await AsyncHosts().diagnose(str(sshd_host.alias))
+        assert blocking(found) == ["files"]
+        assert "64 open files" in only(found, "files").text
+        with pytest.raises(KernelStartError, match=r"no more than 64 open files on .*\(ulimit -n\)"):
+            async with started(sshd_host.location()):
+                pass
+        sshd_host.write(".profile", f"{profile}ulimit -n 200\nulimit -S -n 64\n")
+        found = await AsyncHosts().diagnose(str(sshd_host.alias))
+        assert blocking(found) == []
+        assert only(found, "files").facts == {"limit": 200}
+        async with started(sshd_host.location()) as kernel:
+            limit = "__import__('resource').getrlimit(__import__('resource').RLIMIT_NOFILE)"
+            assert await kernel.value(limit) == "(200, 200)"
+
+
 class TestAHome:
+    async def test_has_to_have_as_much_room_as_doctor_says(self, bare_host: Bare) -> None:
+        """With packages that are brought along, what Python compiles of them, and IPython's own files."""
+        host = bare_host.host
+        before = os.statvfs(host.home)
+        assert blocking(await AsyncHosts().diagnose(str(host.alias), python=str(bare_host.python))) == []
+        async with started(host.location(), bare_host.config) as kernel:
+            assert await kernel.value("1 + 1") == "2"
+        after = os.statvfs(host.home)
+        taken = (before.f_bfree - after.f_bfree) * after.f_frsize
+        assert 0.75 < taken / verdicts._PACKAGES_BYTES < 1
+        assert 0.75 < (before.f_ffree - after.f_ffree) / verdicts._PACKAGES_FILES < 1
+
     def test_that_is_full_is_a_problem_and_the_rest_is_told(
         self, sshd_host: Real, full_home: Callable[[int], None]
     ) -> None:
@@ -302,7 +347,7 @@ class TestAHome:
         ours.chmod(0o755)
         found = diagnose(sshd_host)
         assert only(found, "runtime").state == "note"
-        assert f"chmod 700 {ours}" in only(found, "runtime").advice
+        assert f"others may look into {ours}" in only(found, "runtime").text
         assert stat.S_IMODE(ours.stat().st_mode) == 0o755
         ours.rmdir()
         sshd_host.write(".albedo-remote", "")

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ...errors import ConfigError, SignInError
+from ...errors import AlbedoError, ConfigError, SignInError
 from ...location import Location, parse_host, place
 from ..activity import Activity
+from ..host_python import HostPython
 from ..io_thread import in_thread
 from ..openssh import ProgramChannel
 from ..pool import HostPool
 from ..remote import RemoteTransport, Way
 from ..ssh_channel import SSHChannel
+from ..wheels import kept_set, trial
 from . import here, verdicts
 from .examination import Examined, examine
 from .findings import Diagnosis, Finding, ok, problem
@@ -64,6 +66,7 @@ async def diagnose(host: str | None, folder: str | None, python: str | None, tel
         examined = await examine(transport, folder, python, lambda step: activity.enter(transport.host, token, step))
     finally:
         activity.leave(transport.host, token)
+    examined.not_fetched = await _try_fetching(examined)
     if isinstance(transport, RemoteTransport):
         add(*_way_there(expected, examined), *_reached(examined, found))
     elif examined.connected is None and examined.error is not None:
@@ -72,6 +75,18 @@ async def diagnose(host: str | None, folder: str | None, python: str | None, tel
     if isinstance(transport, RemoteTransport) and examined.connected is not None:
         add(*verdicts.of_link(examined))
     return Diagnosis(transport.host, tuple(found))
+
+
+async def _try_fetching(examined: Examined) -> str | None:
+    """Return why packages that the host lacks cannot be fetched here; see `Examined.not_fetched`."""
+    without = (examined.looks.get("packages", {}).get("facts") or {}).get("without")
+    try:
+        python = HostPython.from_facts(without["facts"]) if without else None
+        if python is None or not python.platforms() or await in_thread(kept_set, python) is not None:
+            return ""
+        return await trial(python)
+    except (AlbedoError, OSError, KeyError, ValueError):
+        return None  # the verdict meets the same, and tells it
 
 
 def _way_there(expected: Way | ConfigError | None, examined: Examined) -> list[Finding]:

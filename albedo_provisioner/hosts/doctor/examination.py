@@ -53,6 +53,9 @@ class Examined:
         left_out: why the login profile was left out, in words that follow "its login profile"; empty if it was not.
         here: its interpreter and system.
         memory: bytes of address space that a process may have there; None for as many as it likes.
+        open_files: files that a kernel may have open there; None where that was not told.
+        not_fetched: why packages that it lacks cannot be fetched on this machine; empty when they can, None where that
+            is not known.
         looks: by name, what was seen (`facts`) or why nothing was (`failed`).
         round_trip: the shortest of some, in seconds.
         skew: seconds that its clock is ahead of this one's.
@@ -70,6 +73,8 @@ class Examined:
     left_out: str = ""
     here: dict[str, Any] | None = None
     memory: int | None = None
+    open_files: int | None = None
+    not_fetched: str | None = None
     looks: dict[str, dict[str, Any]] = field(default_factory=dict)
     round_trip: float | None = None
     skew: float | None = None
@@ -90,7 +95,7 @@ async def examine(
         enter: called with each step: "connecting", "asking", "measuring".
     """
     found = Examined()
-    code = bare_text("examine.py") + "\nmain(request, read, report)\n"
+    code = bare_text("examine.py") + "\nmain(request, read, report, is_trusted)\n"
     talk = _Conversation(transport, {"do": "examine", "code": code, "cwd": folder}, python)
     try:
         enter("connecting")
@@ -116,7 +121,7 @@ async def _ask(talk: _Conversation, found: Examined, enter: Callable[[str], None
     opened = time.monotonic()
     found.connected = opened - began
     first = await talk.report(ANSWER_TIMEOUT)
-    found.here, found.memory = first["here"], first["memory"]
+    found.here, found.memory, found.open_files = first["here"], first["memory"], first["files"]
     found.answered = time.monotonic() - opened
     limit = time.monotonic() + LOOKS_TIMEOUT
     while "looked" not in (report := await talk.report(limit - time.monotonic())):

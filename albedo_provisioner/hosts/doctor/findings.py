@@ -14,8 +14,9 @@ class Finding:
     """One thing that was looked at.
 
     Attributes:
-        check: what: "config", "ssh", "name", "connection", "sign-in", "login", "python", "memory", "packages", "home",
-            "runtime", "logout", "folder", "kernels", "round trip", "throughput", "clock", "sessions" or "forwarding".
+        check: what: "config", "ssh", "name", "connection", "sign-in", "login", "python", "memory", "files",
+            "packages", "home", "runtime", "logout", "folder", "kernels", "round trip", "throughput", "clock",
+            "sessions" or "forwarding".
         state: "ok", "note" (worth knowing, and kernels work all the same) or "problem".
         text: what was found, in a sentence or a part of one.
         advice: what to do about it; empty where there is nothing to do.

@@ -7,12 +7,13 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...bundle.spawn import FEW_FILES, LEAST_FILES
 from ...errors import AlbedoError
 from ..host_python import HostPython
 from ..probe import OLDEST_PYTHON
-from ..refusals import LITTLE_MEMORY, making_room, mending, mounted_noexec, old_python
+from ..refusals import LITTLE_MEMORY, few_files, making_room, mending, mounted_noexec, old_python
 from ..ssh_channel import MAX_CHANNELS, SSHChannel
-from ..wheels import kept_set
+from ..wheels import TRIAL_TIMEOUT, kept_set
 from .examination import Examined
 from .findings import Finding, note, ok, problem
 
@@ -21,8 +22,8 @@ _LONG_TRIP = 0.3  # seconds
 _SLOW_LINK = 200e3  # bytes a second
 _SKEW = 2.0  # seconds
 
-_BUNDLE_BYTES, _BUNDLE_FILES = 2 << 20, 100
-_PACKAGES_BYTES, _PACKAGES_FILES = 60 << 20, 4500
+_BUNDLE_BYTES, _BUNDLE_FILES = 2 << 20, 160
+_PACKAGES_BYTES, _PACKAGES_FILES = 50 << 20, 3500
 _LITTLE_BYTES, _LITTLE_FILES = 500 << 20, 5000
 _MEMORY_NEEDED = 80 << 20
 
@@ -45,11 +46,13 @@ def of_host(host: str, examined: Examined) -> Iterator[Finding]:
     yield _python(host, examined.here)
     if examined.memory is not None and examined.memory < LITTLE_MEMORY:
         yield _memory(examined.memory)
+    if examined.open_files is not None and examined.open_files < FEW_FILES:
+        yield _open_files(host, examined.open_files)
     looks = {name: seen.get("facts") for name, seen in examined.looks.items()}
     lacking = bool((looks.get("packages") or {}).get("without"))
     noexec = bool((looks.get("home") or {}).get("noexec"))
     verdicts: dict[str, Callable[[Facts], Finding]] = {
-        "packages": lambda seen: _packages(host, examined.here or {}, seen, noexec),
+        "packages": lambda seen: _packages(host, examined, seen, noexec),
         "home": lambda seen: _home(host, seen, lacking),
         "runtime": _runtime,
         "logout": lambda seen: _logout(host, seen),
@@ -110,7 +113,8 @@ def _python(host: str, here: Facts) -> Finding:
     return ok("python", f"Python {version} ({python}) on {here['os']} {here['arch']}", **here)
 
 
-def _packages(host: str, here: Facts, seen: Facts, noexec: bool) -> Finding:
+def _packages(host: str, examined: Examined, seen: Facts, noexec: bool) -> Finding:
+    here: Facts = examined.here or {}
     facts: Facts = {name: seen[name] for name in ("ipykernel", "pyzmq", "provided")}
     if seen["broken"]:
         return problem(
@@ -140,7 +144,15 @@ def _packages(host: str, here: Facts, seen: Facts, noexec: bool) -> Finding:
         return problem(
             "packages", f"no {lacking}, and there is no pip on this machine to fetch it with.", mend, **facts
         )
-    return note("packages", f"no {lacking}; the first kernel brings it along, once pip has fetched it here", **facts)
+    if examined.not_fetched:
+        text = (
+            f"no {lacking}, and no packages for it can be fetched on this machine: {examined.not_fetched.rstrip('.')}."
+        )
+        return problem("packages", text, f"{mend} Or have pip find wheels for it here (PIP_FIND_LINKS).", **facts)
+    known = "" if examined.not_fetched is not None else f" (whether it can was not known within {TRIAL_TIMEOUT:g} s)"
+    return note(
+        "packages", f"no {lacking}; the first kernel brings it along, once pip has fetched it here{known}", **facts
+    )
 
 
 def _home(host: str, seen: Facts, lacking: bool) -> Finding:
@@ -184,18 +196,31 @@ def _memory(limit: int) -> Finding:
     return note("memory", f"{text}; what needs more ends, and sometimes without a word.", advice, limit=limit)
 
 
+def _open_files(host: str, limit: int) -> Finding:
+    if limit < LEAST_FILES:
+        return problem("files", str(few_files(host, limit)), limit=limit)
+    text = f"a process may have no more than {limit} open files (ulimit -n); code that opens many will fail."
+    return note("files", text, "See where the login sets that (its profile, limits.conf).", limit=limit)
+
+
 def _runtime(seen: Facts) -> Finding:
     directory = seen["directory"]
     if seen["foreign"]:
-        what = f"{' and '.join(seen['foreign'])} is not a directory of the account's own."
-        return problem("runtime", what, "Remove it, or give it to the account.")
+        path, why = seen["foreign"][0]
+        advice = "Remove it there, or have it be a directory of the account's own (a link to one will do)."
+        return problem("runtime", f"{path} {why}.", advice)
     if seen["error"]:
         text = f"no private directory with a socket can be made: {seen['path']}: {seen['error']}."
         return problem("runtime", text, "A home on a file system with unix sockets, that can be written, is needed.")
+    if seen["loose"]:
+        paths = " and ".join(seen["loose"])
+        text = (
+            f"others may write into {paths}; the next kernel closes it, and has what could be changed put there afresh"
+        )
+        return note("runtime", text, open=seen["open"], loose=seen["loose"])
     if seen["open"]:
-        paths = " and ".join(seen["open"])
-        advice = f"Close it, as it holds keys: chmod 700 {paths}"
-        return note("runtime", f"others may look into {paths}.", advice, open=seen["open"])
+        text = f"others may look into {' and '.join(seen['open'])}; the next kernel closes it"
+        return note("runtime", text, open=seen["open"], loose=[])
     if seen["elsewhere"]:
         text = f"{directory} is private; the sockets lie in {seen['sockets']}, for the home's path is too long for them"
         return ok("runtime", text, sockets=seen["sockets"])
