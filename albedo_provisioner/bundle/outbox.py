@@ -123,6 +123,15 @@ class Outbox:
         """Return the first parts (`_HEAD` of them at most) of a channel's messages of which nothing was ever sent."""
         return [message.head for message in self._unsent if message.channel == channel]
 
+    def withdraw(self, channel: int, message_id: str) -> bool:
+        """Take a message back by the id in its header; False when some of it was sent, or it is not known."""
+        for message in self._unsent:
+            if message.channel == channel and json_part(message.head, HEADER).get("msg_id") == message_id:
+                self._unsent.remove(message)
+                self._unsent_size -= message.size
+                return True
+        return False
+
     def take_over(self, other: Outbox, channels: Collection[int]) -> None:
         """Append what another outbox has never sent on some channels; it is not to be used any more."""
         taken = [message for message in other._unsent if message.channel in channels]

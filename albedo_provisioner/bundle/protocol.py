@@ -137,6 +137,10 @@ class Link:
         """Return the first parts of a channel's messages of which nothing was ever sent: nobody can have got them."""
         return self._outboxes[lane_of(channel)].unsent(channel)
 
+    def withdraw(self, channel: int, message_id: str) -> bool:
+        """Take a message back by the id in its header; False when the peer may have got some of it."""
+        return self._outboxes[lane_of(channel)].withdraw(channel, message_id)
+
     def take_over(self, other: Link, channels: Collection[int]) -> None:
         """Say what another link has never sent on some channels; it is not to be used any more."""
         for box, others in zip(self._outboxes, other._outboxes, strict=True):

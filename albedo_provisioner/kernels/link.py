@@ -222,6 +222,10 @@ class KernelLink:
             self._link.send(channel, parts)
             self._flush()
 
+    def withdraw(self, message_id: str) -> bool:
+        """Take back a request on shell, by its id; False when the host may have got it."""
+        return self._link.withdraw(SHELL, message_id)
+
     async def call(self, do: str, timeout: float | None = None, **arguments: Any) -> dict[str, Any]:
         """Ask the keeper itself for something and return its answer. The keeper does it exactly once.
 

@@ -351,6 +351,17 @@ class RemoteKernel(WatchedKernel):
                 header, f"[albedo] {self.host} is out of reach ({why}): the interrupt is delivered when it is back.\n"
             )
 
+    def withdraw(self, message_id: str) -> bool:
+        """Take back a request on shell that has not gone out, as the host is out of reach.
+
+        Whoever waits for its reply is told that there will be none. False when the host may have got it.
+        """
+        if self._link.attached or not self._link.withdraw(message_id):
+            return False
+        why = f"This was not run: {self.host} is out of reach ({self.away or 'it does not answer'})."
+        self._front.give_up(why, {message_id})
+        return True
+
     async def never_begun(self, message_id: str, timeout: float) -> bool:
         """Say whether it is known of a request on shell that no kernel has begun to do it; none will any more.
 

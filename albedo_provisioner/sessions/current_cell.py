@@ -140,8 +140,12 @@ class CurrentCell:
         )
 
     async def _time_out(self, kernel: RemoteKernel, execution: Execution, timeout: float, notes: list[str]) -> None:
-        """The cell's time is over: interrupt it, and kill the kernel if it does not obey."""
+        """The cell's time is over: take it back or interrupt it, and kill the kernel if it does not obey."""
+        if kernel.withdraw(execution.msg_id):
+            notes.append(f"{execution.given_up} It was waited for {timeout:g} s.")
+            return
         after = f"The code ran for more than {timeout:g} s and was interrupted"
+        later = f"cell({execution.name!r}) tells what came of it"
         behind = False
         try:
             behind = await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, execution.msg_id)
@@ -153,20 +157,21 @@ class CurrentCell:
         elif behind:
             self._outlived = execution
             notes.append(
-                f"The code had not begun after {timeout:g} s, because another client of the kernel runs something: it "
-                "is interrupted as soon as it begins, and the state of earlier calls is kept."
+                f"The code had not begun after {timeout:g} s, because another client of the kernel runs something. It "
+                f"may run yet, and is interrupted as soon as it begins; {later}. The state of earlier calls is kept."
             )
         elif kernel.away is None and not self._held.ours:
             self._outlived = execution
             notes.append(
                 f"{after}; it did not stop within {INTERRUPT_GRACE:g} s. The kernel is another's and was not killed, "
-                "so the code runs on, and the state of earlier calls is kept."
+                f"so the code runs on; {later}. The state of earlier calls is kept."
             )
         elif kernel.away is not None:
             self._outlived = execution
             notes.append(
                 f"The code did not come to its end within {timeout:g} s, and {kernel.host} is out of reach "
-                f"({kernel.away}): it is interrupted when the host is back, and the state of earlier calls is kept."
+                f"({kernel.away}): it is interrupted when the host is back, if it still runs then; {later}. The state "
+                "of earlier calls is kept."
             )
         else:
             await self._held.kill("the code had run out of time and did not obey the interrupt")
@@ -180,7 +185,8 @@ class CurrentCell:
     async def interrupt(self) -> bool:
         """Interrupt the cell that runs now, and no other; False when none does.
 
-        While the host is out of reach the interrupt goes out when it is back, if that cell still runs then.
+        While the host is out of reach the interrupt goes out when it is back, if that cell still runs then. A cell that
+        has not gone out yet is taken back and not run.
 
         Raises:
             AlbedoError: the host did not confirm it.
@@ -189,6 +195,8 @@ class CurrentCell:
         if kernel is None or running is None:
             return False
         self._interrupted.add(running.msg_id)
+        if kernel.withdraw(running.msg_id):
+            return True
         await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, running.msg_id)
         return True
 

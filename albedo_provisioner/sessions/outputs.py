@@ -100,6 +100,10 @@ class Outputs:
                 self._clear_at_next = False
             self._add(msg_type, content)
 
+    def tell_nobody(self) -> None:
+        """Call `told` no more: its call has ended, though the code goes on."""
+        self._told = None
+
     def close(self) -> None:
         """Take note that no more will come."""
         for text in self.texts.values():

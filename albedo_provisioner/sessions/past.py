@@ -4,18 +4,22 @@ kernel's keeper.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 
 from ..errors import AlbedoError, KernelGoneError
 from ..kernels.journal import JournalCell, NoCell, await_cell
 from .outputs import Limits, Outputs
-from .records import CellRecord, SessionRecord, SessionRecords
-from .results import LOST, KernelReport, Result, status_of
+from .records import DONE, CellRecord, SessionRecord, SessionRecords
+from .results import LOST, KernelReport, Result, is_interrupt, status_of
 
 log = logging.getLogger("albedo_provisioner.sessions")
+
+_LATER = 5.0
+"""Seconds in which a host may say what came of a cell whose call ended before its code, in an earlier process."""
 
 
 async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> Result:
@@ -62,7 +66,10 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     if found.state == "ended":
         report.note = "The kernel ended while the code ran."
         report.state_lost = True
-    result = outputs.result(status_of(reply) if found.state == "done" else LOST, cell.cell_id, report)
+    status = status_of(reply) if found.state == "done" else LOST
+    if cell.result is not None and is_interrupt(reply):
+        status = str(cell.result["status"])  # its call had ended before, and that is why it was interrupted
+    result = outputs.result(status, cell.cell_id, report)
     if found.finished is not None:
         result.duration = max(0.0, found.finished - found.asked)
     return result
@@ -88,7 +95,7 @@ class PastCells:
     Args:
         records: the records.
         session: the session.
-        under_way: ids of the cells that a call of this process waits for.
+        under_way: whether this process waits for the end of a cell, by its id, as its call does or did.
         serve: takes up the kernel that a cell of an earlier process runs on.
     """
 
@@ -96,7 +103,7 @@ class PastCells:
         self,
         records: SessionRecords,
         session: SessionRecord,
-        under_way: Container[str],
+        under_way: Callable[[str], bool],
         serve: Callable[[CellRecord], Awaitable[None]],
     ) -> None:
         self._records = records
@@ -111,6 +118,8 @@ class PastCells:
     async def result(self, cell_id: str) -> Result:
         """Return what came of a cell, once it has come to its end.
 
+        Of one whose call ended before its code, and that still runs, it is what the call was told.
+
         Raises:
             KeyError: this session has no such cell on record.
             AlbedoError: what came of it cannot be found out (now).
@@ -121,12 +130,18 @@ class PastCells:
         if record.result is None:
             await self._serve(record)
             return await self._find_out(record)
+        if record.state != DONE and not self._under_way(cell_id):
+            try:
+                async with asyncio.timeout(_LATER):
+                    return await self._find_out(record)
+            except (AlbedoError, TimeoutError) as error:
+                log.info("%s: %s: %s", self._session.session_id, cell_id, error)  # what was known then is known still
         return Result.from_dict(record.result, str(self._records.outputs), record.msg_id)
 
     async def salvage(self, kernel_id: str) -> None:
         """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more."""
         for record in self.all():
-            if record.kernel_id == kernel_id and record.result is None and record.cell_id not in self._under_way:
+            if record.kernel_id == kernel_id and record.state != DONE and not self._under_way(record.cell_id):
                 try:
                     await self._find_out(record)
                 except AlbedoError as error:

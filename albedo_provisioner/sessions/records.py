@@ -144,9 +144,10 @@ class CellRecord:
         session_id: the session.
         kernel_id: the kernel that it was given to; None when it ran without one.
         code: what was to be run.
-        state: "running" until its result is there, then "done".
+        state: "running" until its end, then "done".
         asked: when it was asked for, in seconds since the epoch.
-        result: what came of it, see `Result.to_dict`; None while it is running.
+        result: what came of it, see `Result.to_dict`; None while its call is under way. Where the call ended before the
+            code, what it was told.
         msg_id: the id of its request to the kernel.
     """
 
@@ -336,13 +337,23 @@ class SessionRecords:
             raise
 
     @_telling
-    def finish(self, msg_id: str, result: Result, session: SessionRecord | None = None) -> None:
-        """Note what came of a cell, and what has changed of its session, if that is given."""
+    def finish(
+        self, msg_id: str, result: Result, session: SessionRecord | None = None, *, still_runs: bool = False
+    ) -> None:
+        """Note what came of a cell, and what has changed of its session, if that is given.
+
+        Args:
+            msg_id: the id of its request.
+            result: what came of it.
+            session: put on record as well.
+            still_runs: whether only its call has ended, and not its code.
+        """
         with self._at_once() if session is not None else contextlib.nullcontext():
             if session is not None:
                 self.put(session)
             self._database.execute(
-                "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?", (DONE, result.to_json(), msg_id)
+                "UPDATE cells SET state = ?, result = ? WHERE cell_id = ?",
+                (RUNNING if still_runs else DONE, result.to_json(), msg_id),
             )
 
     @_telling

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import dataclasses
 import logging
 import time
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,9 @@ NAMES = ("tools", "memory", "run")
 """What cells have without an import; see `albedo_bundle`."""
 
 
+_RESET = "it was reset."
+"""Why the state is gone when a caller wanted it so, on record until that has been told."""
+
 _VERDICT_TIMEOUT = 3.0
 """Seconds that a host which is out of reach is given to say whether a person has to sign in."""
 
@@ -65,10 +69,15 @@ class SessionCore:
             TOOL: lambda call: self.tools.answer(call),
             MEMORY: memory_of(lambda: record.location, registry.home),
         }
-        self._past = PastCells(registry.records, record, self._calls, self._serve_cell)
+        self._outlived: set[str] = set()  # ids of cells whose calls have ended, and whose code runs on
+        self._past = PastCells(
+            registry.records, record, lambda cell: cell in self._calls or cell in self._outlived, self._serve_cell
+        )
         kind = SessionKernel if record.joined is None else JoinedKernel
         self._held = kind(record, self._put, self._heard_late, self._past.salvage, handlers)
         self._cell = CurrentCell(record.session_id, self._held)
+        self._next: tuple[CellName, float] | None = None  # whose turn it is, and since when
+        self._readying: asyncio.Task[None] | None = None  # what has to be done before its code can begin
         self._on_record: tuple[Any, ...] = ()  # what was put there last, see `SessionRecord.lasting`
         self._prepared: tuple[Any, ...] = ()  # the kernel whose cells have what we offer, and which tools
         self._late: list[str] = []  # what threads of earlier cells printed since
@@ -94,8 +103,13 @@ class SessionCore:
         """Return what is known of it at this moment, as plain JSON; nothing is asked."""
         kernel, running = self._held.kernel, self._cell.known
         state = None
-        if kernel is not None and kernel.poll() is None:
+        if self._readying is not None:
+            state = "starting"
+        elif kernel is not None and kernel.poll() is None:
             state = "busy" if running is not None else ("starting" if kernel.state == "starting" else "idle")
+        cell_id, since = (running.name, self._cell.since) if running else (None, 0.0)
+        if running is None and self._next is not None:
+            cell_id, since = self._next[0].cell_id, self._next[1]
         sign_in = self._held.sign_in or (kernel.shut_out if kernel else None)
         return {
             "session_id": self.record.session_id,
@@ -110,9 +124,9 @@ class SessionCore:
             "kernel_id": self.record.kernel_id,
             "joined": not self._held.ours,
             "execution_state": state,
-            "cell_id": running.name if running else None,
+            "cell_id": cell_id,
             "tools": list(self.tools.names),
-            "running_for": time.monotonic() - self._cell.since if running else None,
+            "running_for": time.monotonic() - since if cell_id else None,
             "jobs": [] if kernel is None else kernel.jobs.known(),
             "used": self.record.used,
         }
@@ -157,28 +171,34 @@ class SessionCore:
 
     async def _execute(self, call: Call, cell: CellName) -> Result:
         async with self._cell.turn():
+            self._next = (cell, time.monotonic())
+            try:
+                return await self._in_turn(call, cell)
+            finally:
+                self._next = None
+
+    async def _in_turn(self, call: Call, cell: CellName) -> Result:
+        self._must_be_open()
+        self.record.used = time.time()
+        await self._registry.make_room(self)
+        report = self._report()
+        notes: list[str] = []
+        if call.reset:
+            self._held.must_be_ours("restarted")
+            await self._reset(report)
+        for _ in range(3):
             self._must_be_open()
-            self.record.used = time.time()
-            await self._registry.make_room(self)
-            report = self._report()
-            notes: list[str] = []
-            if call.reset:
-                self._held.must_be_ours("restarted")
-                await self._reset(report)
-            for _ in range(3):
-                self._must_be_open()
-                try:
-                    await self._ready(call, report, notes)
-                except KernelStartError as error:
-                    if not self._held.ours:
-                        raise
-                    return await self._without_kernel(call, cell, report, notes, error)
-                result = await self._run(call, cell, report, notes)
-                if result is not None:
-                    return result
-            raise AlbedoError(
-                f"Three kernels in a row ended on {self._host} before they ran the code: {self.record.lost}"
-            )
+            try:
+                if not await self._made_ready(call, report, notes):
+                    return self._never_begun(call, cell, report, notes)
+            except KernelStartError as error:
+                if not self._held.ours:
+                    raise
+                return await self._without_kernel(call, cell, report, notes, error)
+            result = await self._run(call, cell, report, notes)
+            if result is not None:
+                return result
+        raise AlbedoError(f"Three kernels in a row ended on {self._host} before they ran the code: {self.record.lost}")
 
     async def link(self) -> None:
         """Link to the kernel that is on record, before anything is run.
@@ -202,6 +222,33 @@ class SessionCore:
         return self.record.location.host or "this machine"
 
     # -- the kernel ------------------------------------------------------------------------------------------
+
+    async def _made_ready(self, call: Call, report: KernelReport, notes: list[str]) -> bool:
+        """Do what `_ready` does, and say whether that was not interrupted."""
+        if self._held.alive:  # there is little to do
+            await self._ready(call, report, notes)
+            return True
+        self._readying = work = asyncio.get_running_loop().create_task(self._ready(call, report, notes))
+        try:
+            await work
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return False
+        finally:
+            self._readying = None
+        return True
+
+    def _never_begun(self, call: Call, cell: CellName, report: KernelReport, notes: list[str]) -> Result:
+        """Return what comes of a call that was interrupted before its code could begin."""
+        records = self._registry.records
+        records.begin(cell, self.record.session_id, None, call.code)
+        report.reused, report.ended = False, not self.has_kernel
+        report.note = " ".join([*notes, "The call was interrupted before the code could begin, and it was not run."])
+        result = Outputs(call.limits, records.outputs, cell.msg_id).result(INTERRUPTED, cell.cell_id, report)
+        self._finish(cell, result)
+        return result
 
     async def _ready(self, call: Call, report: KernelReport, notes: list[str]) -> None:
         """See that there is a kernel, and note in the report what became of the one before."""
@@ -228,10 +275,13 @@ class SessionCore:
 
     def _tell_loss(self, report: KernelReport, notes: list[str]) -> None:
         """Put into the report that the state of earlier calls is gone, if that has not been told yet."""
-        if self.record.lost is not None:
+        if self.record.lost == _RESET:
+            report.state_reset = True
+            notes.append("The session was reset, so the state of earlier calls is gone.")
+        elif self.record.lost is not None:
             report.state_lost = True
             notes.append(f"The state of earlier calls was lost: {self.record.lost}")
-            self.record.lost = None
+        self.record.lost = None
 
     async def _reset(self, report: KernelReport) -> None:
         """End the kernel because that was asked for."""
@@ -301,7 +351,11 @@ class SessionCore:
             self.tools.end(cell.msg_id)
         if execution.began:
             self._prepared = offered
-        outputs.close()
+        outlived = not execution.finished.is_set() and self._held.kernel is kernel
+        if outlived:
+            outputs.tell_nobody()
+        else:
+            outputs.close()
         if execution.given_up is not None and status is None:
             by_us = self._held.kernel is not kernel  # closed, or reset
             if not by_us and kernel.poll() is not None and not await self._had_begun(kernel, execution, before):
@@ -314,8 +368,30 @@ class SessionCore:
         result = self._result(cell, status, execution, outputs, report, notes)
         result.duration = time.monotonic() - began
         result.tool_calls_made = grant.made
-        self._finish(cell, result)
+        self._finish(cell, result, still_runs=outlived)
+        if outlived:
+            self._outlived.add(cell.cell_id)
+            in_background(self._see_to_the_end(cell, execution, outputs, result, began))
         return result
+
+    async def _see_to_the_end(
+        self, cell: CellName, execution: Execution, outputs: Outputs, told: Result, began: float
+    ) -> None:
+        """Put on record what came of code whose call had ended before, with this result."""
+        await execution.finished.wait()
+        self._outlived.discard(cell.cell_id)
+        outputs.close()
+        if self.closed:
+            return  # it is for the next process to find out, if there is one
+        reply = execution.reply or {}
+        by_itself = execution.given_up is None and not is_interrupt(reply)
+        report = dataclasses.replace(told.kernel, execution_count=reply.get("execution_count") or None)
+        after = execution.given_up or ("It came to its end." if by_itself else "It was interrupted then.")
+        report.note = f"{report.note} {after}"
+        result = outputs.result(status_of(reply) if by_itself else told.status, cell.cell_id, report)
+        result.duration = time.monotonic() - began
+        result.tool_calls_made = told.tool_calls_made
+        self._finish(cell, result)
 
     async def _had_begun(self, kernel: RemoteKernel, execution: Execution, before: int) -> bool:
         """Whether a kernel that has ended had begun the cell. When nobody can say, it may have."""
@@ -347,6 +423,8 @@ class SessionCore:
         report.execution_count = reply.get("execution_count") or None
         if not self.has_kernel:
             report.ended = True
+            if self.record.lost == _RESET:
+                self._tell_loss(report, notes)
             report.state_lost = report.state_lost or self.record.lost is not None
             self.record.lost = None  # told now
         if self._late:
@@ -380,13 +458,15 @@ class SessionCore:
     # -- acting on it ----------------------------------------------------------------------------------------
 
     async def interrupt(self) -> bool:
-        """Interrupt the cell that runs now, and no other; False when none does.
+        """Interrupt the cell that runs now, or waits for its kernel, and no other; False when none does.
 
         While the host is out of reach the interrupt goes out when it is back, if that cell still runs then.
 
         Raises:
             AlbedoError: the host did not confirm it.
         """
+        if self._cell.known is None and self._readying is not None:
+            return self._readying.cancel()
         return await self._cell.interrupt()
 
     async def reset(self) -> None:
@@ -397,10 +477,15 @@ class SessionCore:
         """
         self._held.must_be_ours("restarted")
         if self._cell.running is not None:
+            self.record.lost = _RESET
             await self._cell.end(at_once=True)
             return
         async with self._cell.turn():
+            had_one = self.record.kernel_id is not None
             await self._reset(self._report())
+            if had_one:
+                self.record.lost = _RESET
+                self._put()
 
     async def move(self, location: Location) -> None:
         """Start a kernel in another place, and end the one in the old place with proof.
@@ -479,13 +564,14 @@ class SessionCore:
             except KernelGoneError as error:  # one that was joined; what became of the cell is told as of any other
                 log.info("%s: %s", self.record.session_id, error)
 
-    def _finish(self, cell: CellName, result: Result) -> None:
+    def _finish(self, cell: CellName, result: Result, *, still_runs: bool = False) -> None:
         """Put a cell's result on record, and what has changed of the session."""
         self.record.used = time.time()
         lasting = self.record.lasting
         changed = not self.closed and lasting != self._on_record
         try:
-            self._registry.records.finish(cell.msg_id, result, self.record if changed else None)
+            session = self.record if changed else None
+            self._registry.records.finish(cell.msg_id, result, session, still_runs=still_runs)
         except AlbedoError as error:  # a result is worth more
             log.warning("%s: what came of a cell is not on record: %s", self.record.session_id, error)
             result.kernel.note = " ".join(

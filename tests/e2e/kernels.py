@@ -12,10 +12,11 @@ Everything waits for what it is about, with a deadline; nothing sleeps.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import itertools
 import json
 import queue
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -397,32 +398,36 @@ async def taken_up(kernel_name: str, info: dict[str, Any]) -> Kernel:
 
 
 async def eventually(condition: Callable[[], object], seconds: float = PATIENCE, what: str = "") -> Any:
-    """Look again and again, letting other tasks run, until the answer is true; return it.
+    """Look again and again, letting other tasks run, until the answer is true; return it. It may have to be awaited.
 
     Raises:
         TimeoutError: it was not within `seconds`.
     """
     loop = asyncio.get_running_loop()
     deadline, pause = loop.time() + seconds, 0.002
-    while not (answer := condition()):
+    while True:
+        answer = condition()
+        if inspect.isawaitable(answer):
+            answer = await answer
+        if answer:
+            return answer
         if loop.time() > deadline:
-            raise TimeoutError(f"not within {seconds:g} s: {what or condition}; the last answer was {answer!r}")
+            raise TimeoutError(f"not within {seconds:g} s; the last answer was {answer!r}: {what or condition}")
         await asyncio.sleep(pause)
         pause = min(pause * 1.5, 0.05)
-    return answer
 
 
-def numbered(count: int) -> Iterable[str]:
-    """Return the lines that `print(i)` for i below count makes."""
-    return [str(i) for i in range(count)]
-
-
-async def under_way(session: AsyncSession, seconds: float = PATIENCE) -> None:
-    """Wait until a session's code has been given to its kernel.
+async def until_status(session: AsyncSession, name: str, wanted: object) -> None:
+    """Wait until a session's status says so; from one moment to the next, as it may do so for a short time.
 
     Raises:
-        TimeoutError: it was not within `seconds`.
+        TimeoutError: it did not within `PATIENCE`.
     """
-    async with asyncio.timeout(seconds):
-        while (await session.status())["execution_state"] != "busy":
+    async with asyncio.timeout(PATIENCE):
+        while (await session.status())[name] != wanted:
             pass
+
+
+async def under_way(session: AsyncSession) -> None:
+    """Wait until a session's code has been given to its kernel."""
+    await until_status(session, "execution_state", "busy")

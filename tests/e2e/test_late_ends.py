@@ -1,0 +1,138 @@
+"""Calls that end before their code does, or before it has begun: what is told then, and what came of it later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from faces import Embedded
+from kernels import eventually, started, under_way, until_status
+
+from albedo_provisioner import AsyncSession, AsyncSessions, Result
+from albedo_provisioner.kernels.records import KernelRecords
+from albedo_provisioner.sessions import current_cell
+
+UNTIL_GO = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+
+
+@pytest.fixture
+async def sessions() -> AsyncIterator[AsyncSessions]:
+    async with AsyncSessions() as made:
+        yield made
+
+
+async def ended(session: AsyncSession, cell_id: str) -> Result:
+    """Return what came of a cell, once its code has come to its end."""
+
+    async def it_has() -> bool:
+        return all(cell.state == "done" for cell in await session.cells() if cell.cell_id == cell_id)
+
+    await eventually(it_has)
+    return await session.cell(cell_id)
+
+
+class TestTimeouts:
+    async def test_of_code_that_has_not_gone_out_take_it_back(
+        self, embedded_host: Embedded, sessions: AsyncSessions
+    ) -> None:
+        """S5, L3: the host is out of reach the whole time, so it can be said for certain that it was not run."""
+        session = await sessions.open(embedded_host.location())
+        await session.execute("x = 41")
+        embedded_host.down()
+        await until_status(session, "link", "reattaching")
+        result = await session.execute("x += 1", timeout=0.3, cell_id="a")
+        assert (result.status, result.kernel.state_lost) == ("timeout", False)
+        assert "was not run: " in str(result.kernel.note)
+        call = asyncio.create_task(session.execute("x += 1", cell_id="b"))
+        await under_way(session)
+        assert await session.interrupt()
+        assert (await call).status == "interrupted"
+        embedded_host.up()
+        assert (await session.execute("x")).value == "41"
+        assert (await session.execute("x += 1", cell_id="a")).status == "timeout"  # asked twice, and told twice
+        assert "was not run: " in str((await session.cell("b")).kernel.note)
+
+    @pytest.mark.parametrize("later", ["in this process", "in the next one"])
+    async def test_of_code_that_runs_while_the_host_is_out_of_reach_have_its_end_told_later(
+        self, embedded_host: Embedded, later: str
+    ) -> None:
+        """L4, L7."""
+        folder = embedded_host.make_folder("proj")
+        code = f"{UNTIL_GO}x = 41\nopen('done', 'w').close()\nx + 1"
+        async with AsyncSessions() as sessions:
+            session = await sessions.open(embedded_host.location("proj"))
+            begun, loop = asyncio.Event(), asyncio.get_running_loop()
+            told = {"on_output": lambda _: loop.call_soon_threadsafe(begun.set)}
+            call = asyncio.create_task(session.execute(code, cell_id="d", timeout=3, **told))
+            await begun.wait()
+            embedded_host.down()
+            result = await call
+            assert (result.status, result.stdout) == ("timeout", "begun\n")
+            assert "out of reach" in str(result.kernel.note)
+            assert (await session.cell("d")).to_dict() == result.to_dict()
+            embedded_host.write("proj/go", "")
+            await eventually((folder / "done").exists)
+            if later == "in the next one":
+                await sessions.leave()
+            embedded_host.up()
+            if later == "in this process":
+                result = await ended(session, "d")
+        if later == "in the next one":
+            async with AsyncSessions() as sessions:
+                session = await sessions.resume(session.id)
+                result = await session.cell("d")
+        assert (result.status, result.value, result.stdout) == ("ok", "42", "begun\n")
+
+
+async def test_an_interrupt_reaches_a_call_that_still_waits_for_its_kernel(
+    embedded_host: Embedded, sessions: AsyncSessions
+) -> None:
+    session = await sessions.open(embedded_host.location())
+    call = asyncio.create_task(session.execute("x = 41", cell_id="first"))
+    await until_status(session, "execution_state", "starting")
+    assert (await session.status())["cell_id"] == "first"
+    assert await session.interrupt()
+    result = await call
+    assert (result.status, result.kernel.state_lost) == ("interrupted", False)
+    assert "was not run" in str(result.kernel.note)
+    assert (await session.execute("'x' in globals()")).value == "False"
+    assert (await session.cell("first")).status == "interrupted"
+
+
+async def test_code_behind_a_notebooks_is_told_of_when_its_turn_has_come(
+    embedded_host: Embedded, sessions: AsyncSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L8: an interrupt may come too late for what is short, and then it is not said that it was interrupted."""
+    monkeypatch.setattr(current_cell, "INTERRUPT_GRACE", 0.5)
+    async with started(embedded_host.location()) as person:
+        (kernel,) = KernelRecords().all()
+        session = await sessions.join(kernel.kernel_id)
+        cell = person.begin(UNTIL_GO)
+        await cell.until(lambda: cell.stdout)
+        result = await session.execute("41 + 1", timeout=0.3, cell_id="behind")
+        assert result.status == "timeout"
+        assert "may run yet" in str(result.kernel.note)
+        embedded_host.write("go", "")
+        await cell.done()
+        result = await ended(session, "behind")
+        assert (result.status, result.value) == ("ok", "42")
+        assert (await session.execute("1 / 0", cell_id="behind")).value == "42"
+
+
+async def test_a_reset_by_another_hand_is_told_by_the_next_result(
+    embedded_host: Embedded, sessions: AsyncSessions
+) -> None:
+    session = await sessions.open(embedded_host.location())
+    await session.execute("x = 41")
+    await session.reset()
+    result = await session.execute("'x' in globals()")
+    assert (result.value, result.kernel.state_reset, result.kernel.state_lost) == ("False", True, False)
+    assert "was reset" in str(result.kernel.note)
+    call = asyncio.create_task(session.execute("import time\ntime.sleep(600)"))
+    await under_way(session)
+    await session.reset()
+    result = await call
+    assert (result.status, result.kernel.state_reset, result.kernel.state_lost) == ("lost", True, False)
+    result = await session.execute("1")
+    assert (result.kernel.state_reset, result.kernel.note) == (False, None)
