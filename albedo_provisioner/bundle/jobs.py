@@ -110,8 +110,12 @@ class Job:
 
     def __repr__(self) -> str:
         facts = self._look()
-        took = duration((facts["ended"] or time.time()) - facts["started"])
-        how = f"runs for {took}" if facts["state"] in _GOING_ON else f"{how_it_ended(facts)} after {took}"
+        if facts["state"] in _GOING_ON:
+            how = f"runs for {duration(time.time() - facts['started'])}"
+        else:
+            how = how_it_ended(facts)
+            if facts["ended"] is not None:  # of one that was lost we know not when, and the keeper tells
+                how += f" after {duration(facts['ended'] - facts['started'])}"
         text = f"job {self.number} `{facts['command']}` {how}, pid {self.pid}, {facts['bytes']} bytes of output"
         return f"<{text}; {facts['problem']}>" if facts["problem"] else f"<{text}>"
 

@@ -16,11 +16,12 @@ class Jobs:
     """The jobs that run on a kernel, and the newest ones that have ended.
 
     Attributes:
-        perished: the commands of those that ended together with the kernel.
+        last_words: what there is to say of those that ended with the kernel, or before it and nobody was told:
+            sentences that follow others, or an empty text.
     """
 
     def __init__(self) -> None:
-        self.perished: list[str] = []
+        self.last_words = ""
         self._jobs: dict[int, dict[str, Any]] = {}
         self._told: set[int] = set()
 
@@ -37,11 +38,19 @@ class Jobs:
 
     def perish(self) -> None:
         """The kernel has ended, and its jobs with it."""
-        if self._jobs:
-            unknown = [job for job in self._jobs.values() if job["state"] != "ended" and not job["seen"]]
-            self.perished = [job["command"] for job in unknown]
+        if self._jobs:  # else it has been told of the end before
+            # What looks after jobs may have been ended a moment before the kernel was: they are told as lost then.
+            with_it = [job for job in self._jobs.values() if job["state"] != "ended" and not self._was_told(job)]
+            self._told |= {job["number"] for job in with_it}
+            notes, _ = self.news()
+            self.last_words = _ended_with_kernel(job["command"] for job in with_it) + "".join(
+                f" {note}" for note in notes
+            )
         self._jobs.clear()
         self._told.clear()
+
+    def _was_told(self, job: dict[str, Any]) -> bool:
+        return job["seen"] or job["number"] in self._told
 
     @property
     def running(self) -> bool:
@@ -58,11 +67,7 @@ class Jobs:
 
     def news(self) -> tuple[list[str], list[int]]:
         """Return what is to be told of jobs that ended while nobody waited for them, and their numbers; once."""
-        ended = [
-            job
-            for job in self._jobs.values()
-            if job["state"] not in _GOING_ON and not job["seen"] and job["number"] not in self._told
-        ]
+        ended = [job for job in self._jobs.values() if job["state"] not in _GOING_ON and not self._was_told(job)]
         self._told |= {job["number"] for job in ended}
         notes = [sentence(job) for job in ended[:_SPELLED_OUT]]
         if len(ended) > _SPELLED_OUT:
@@ -70,8 +75,7 @@ class Jobs:
         return notes, [job["number"] for job in ended]
 
 
-def ended_with_kernel(commands: Iterable[str]) -> str:
-    """Return what there is to say of jobs that ended together with their kernel; empty when there were none."""
+def _ended_with_kernel(commands: Iterable[str]) -> str:
     names = [f"`{command}`" for command in commands]
     if not names:
         return ""

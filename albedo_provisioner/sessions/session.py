@@ -426,7 +426,8 @@ class SessionCore:
             if self.record.lost == _RESET:
                 self._tell_loss(report, notes)
             report.state_lost = report.state_lost or self.record.lost is not None
-            self.record.lost = None  # told now
+            self.record.lost = None  # told now, and with it what else was to be told
+            notes += [self._held.last_words.strip()] * bool(self._held.last_words)
         if self._late:
             notes.append(f"Since the last call, threads of earlier cells printed: {''.join(self._late).rstrip()}")
             self._late.clear()

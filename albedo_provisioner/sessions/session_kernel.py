@@ -17,7 +17,6 @@ from ..hosts.reachability import Reachability
 from ..kernels.calls import Handler
 from ..kernels.console import Console, Heard
 from ..kernels.endings import end_by_record, end_on_host, in_background
-from ..kernels.jobs import ended_with_kernel
 from ..kernels.records import KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
@@ -49,6 +48,7 @@ class SessionKernel:
         step: the step that its link is in.
         sign_in: what a person has to do before there can be one, while that is waited for.
         fresh: why the kernel has not been used yet, when there was another before; None once that has been told.
+        last_words: what `lose` has added to its reason, of jobs that ended with the kernel; until there is another one.
     """
 
     ours = True
@@ -67,6 +67,7 @@ class SessionKernel:
         self.step = "ended"
         self.sign_in: SignInError | None = None
         self.fresh: str | None = None
+        self.last_words = ""
         self._record = record
         self._put = put
         self._late = late
@@ -155,7 +156,7 @@ class SessionKernel:
                 return
 
     def _register(self, kernel: RemoteKernel) -> None:
-        self.kernel = kernel
+        self.kernel, self.last_words = kernel, ""
         for kind, handler in self._handlers.items():
             kernel.serve(kind, handler, self._record.session_id)
         self._record.kernel_id = kernel.kernel_id
@@ -178,7 +179,8 @@ class SessionKernel:
         """What earlier calls had put into the kernel is gone, for this reason: to be told with the next result."""
         self._record.lost = why if why.endswith(".") else f"{why}."
         if self.kernel is not None:
-            self._record.lost += ended_with_kernel(self.kernel.jobs.perished)
+            self.last_words = self.kernel.jobs.last_words
+            self._record.lost += self.last_words
         kernel = self._let_go()
         if kernel is not None:
             in_background(kernel.finish(term_grace=0.5))

@@ -16,7 +16,8 @@ from faces import Embedded, Host, Local, Real, keeper_of
 from kernels import started
 from procs import Process, alive, send, wait_until
 
-from albedo_provisioner import Location, Session, Sessions
+from albedo_provisioner import Location, Result, Session, Sessions
+from albedo_provisioner.bundle.job_words import duration
 from albedo_provisioner.hosts import io_thread
 from albedo_provisioner.kernels.console import Console
 from albedo_provisioner.kernels.remote import RemoteKernel
@@ -422,6 +423,24 @@ class TestEndings:
         wait_until(lambda: not family(any_host), what="its jobs are gone")
         told = note(session)
         assert "SIGKILL. Its jobs ended with it: `" in told
+        # Under a call, which tells of those as well that ended before and that nobody knows of.
+        session.execute(
+            "import os\nos.mkfifo('go')\njob = run('sleep', '500')\nends = run('sh', '-c', 'cat go; exit 3')"
+        )
+        busy = threading.Thread(target=lambda: results.append(session.execute("open('begun', 'w')\nwhile True: pass")))
+        results: list[Result] = []
+        busy.start()
+        wait_until((any_host.home / "begun").exists, what="the cell runs")
+        (any_host.home / "go").write_text("went\n")
+        wait_until(lambda: states(session) == ["running", "ended"], what="one of them has ended")
+        os.kill(session.status()["process"]["pid"], signal.SIGKILL)
+        busy.join()
+        told = str(results[0].kernel.note)
+        assert (
+            "SIGKILL. Its jobs ended with it: `sleep 500`. The job `sh -c 'cat go; exit 3'` ended with exit code 3 "
+            in told
+        )
+        assert note(session) == ""
         start_family(session, any_host)
         for process in (keeper_of(any_host), *[p for p in any_host.processes() if is_kernel(p)]):
             send(process, signal.SIGKILL)
@@ -458,7 +477,9 @@ class TestEndings:
         wait_until(lambda: states(session) == ["ended", "lost"], what="that is told")
         result = session.execute("family.wait()")
         assert str(result.error).startswith("JobError: Job 2 was lost")
-        assert "was lost" in str(result.kernel.note)
+        lost = jobs(session)[1]
+        assert f"was lost after {duration(lost['ended'] - lost['started'])}; " in str(result.kernel.note)
+        assert "was lost, pid " in value(session, "repr(family)"), "when that was is not known there"
         assert value(session, "done.exit_code, done.output, family.exit_code") == (0, "kept\n", None)
         assert value(session, "again = run('echo', 'again')\nagain.wait(), again.output, again.number") == (
             0,
