@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
+import os
+import signal
+import sys
 
 from ..errors import AlbedoError
 
@@ -11,8 +15,14 @@ Serve kernels on your hosts to an agent over the Model Context Protocol, on stan
 
 The agent gets the tools execute, status, interrupt, reset and hosts. Put it into the agent's configuration as a server
 with the command "jupyter-albedo" and the arguments ["mcp"]. When the agent goes away its kernels are ended; with --keep
-they stay, for as long as idle kernels do (a day).
+they stay, for as long as idle kernels do (a day). It goes away by the end of standard input, or by SIGTERM or SIGHUP.
 """
+
+_PATIENCE = 1.0
+"""Seconds that code which runs is given to obey its interrupt at the end."""
+
+_LAST_SECONDS = 5.0
+"""Seconds that are taken for the end after a signal: who sent it may kill us after a few."""
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -30,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Serve until standard input ends."""
+    """Serve until standard input ends, or a signal ends us."""
     try:
         from ..sessions.mcp_server import make_server
     except ModuleNotFoundError as error:
@@ -38,16 +48,48 @@ def run(arguments: argparse.Namespace) -> int:
             f"This takes the Model Context Protocol's Python SDK, version 2 ({error}). Install it with: "
             "pip install 'albedo-provisioner[mcp]'"
         ) from None
-    import asyncio
-
     from ..sessions.faces import AsyncSessions
 
     async def serve() -> None:
+        signalled = _signalled()
         sessions = AsyncSessions()
-        try:
-            await make_server(sessions, arguments.owner).run_stdio_async()
-        finally:
-            await (sessions.leave() if arguments.keep else sessions.close())
+        serving = asyncio.create_task(make_server(sessions, arguments.owner).run_stdio_async())
+        await asyncio.wait((serving, signalled), return_when=asyncio.FIRST_COMPLETED)
+        closing = asyncio.create_task(sessions.leave() if arguments.keep else sessions.close(patience=_PATIENCE))
+        await asyncio.wait((closing, signalled), return_when=asyncio.FIRST_COMPLETED)
+        if signalled.done():
+            await asyncio.wait([closing], timeout=_LAST_SECONDS)
+            if not closing.done() or closing.exception() is not None:
+                why = closing.exception() if closing.done() else f"not within {_LAST_SECONDS:g} s"
+                print(f"jupyter albedo: the kernels were not all seen to end: {why}", file=sys.stderr)
+            _die(signalled.result())
+        await closing
+        serving.result()
 
     asyncio.run(serve())
     return 0
+
+
+def _signalled() -> asyncio.Future[signal.Signals]:
+    """Return what is done once a signal wants us to end."""
+    loop = asyncio.get_running_loop()
+    came: asyncio.Future[signal.Signals] = loop.create_future()
+
+    def take(signum: signal.Signals) -> None:
+        if not came.done():
+            came.set_result(signum)
+
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(signum) is not signal.SIG_IGN:  # as by nohup
+            loop.add_signal_handler(signum, take, signum)
+    return came
+
+
+def _die(signum: signal.Signals) -> None:
+    """End by a signal, as whoever sent it expects.
+
+    Nothing else would end us: a thread of the server sits in a read of standard input.
+    """
+    signal.signal(signum, signal.SIG_DFL)
+    sys.stderr.flush()
+    os.kill(os.getpid(), signum)

@@ -243,14 +243,19 @@ class CurrentCell:
             which = "whose caller was cancelled" if cancelled else "that had run out of time"
             await self._held.kill(f"a cell {which} did not obey the interrupt")
 
-    async def end(self, *, at_once: bool) -> None:
-        """End the cell that runs: by an interrupt if it may have the time for it and obeys, else with its kernel."""
+    async def end(self, *, at_once: bool, patience: float | None = None) -> None:
+        """End the cell that runs: by an interrupt if it may have the time for it and obeys, else with its kernel.
+
+        Args:
+            at_once: do not interrupt it first.
+            patience: seconds that it is given then; None for `INTERRUPT_GRACE`.
+        """
         running, kernel = self.running, self._held.kernel
         if running is None or kernel is None:
             return
         if not at_once and kernel.away is None:
             in_background(self.interrupt())
-            await finished(running, INTERRUPT_GRACE)
+            await finished(running, INTERRUPT_GRACE if patience is None else patience)
         if not running.finished.is_set():
             try:
                 await self._held.end()

@@ -350,13 +350,20 @@ class AsyncSessions:
         check_text("owner", owner)
         return await io_thread.run(self._registry.close_owner(owner))
 
-    async def close(self) -> None:
+    async def close(self, *, patience: float | None = None) -> None:
         """End all sessions that are open here.
 
+        Args:
+            patience: seconds that code which runs is given to obey its interrupt, before its kernel is ended under it;
+                None for five.
+
         Raises:
+            ConfigError: `patience` is no number of seconds.
             LinkAwayError: as `close_owner`.
         """
-        await io_thread.run(self._registry.close())
+        if patience is not None:
+            check_seconds("patience", patience)
+        await io_thread.run(self._registry.close(patience))
 
     async def leave(self) -> None:
         """Let go of all sessions as they are: their kernels go on, and another process can resume them."""

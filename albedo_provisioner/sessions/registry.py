@@ -216,14 +216,17 @@ class Registry:
         if record.kernel_id is not None and record.joined is None:
             await end_by_record(record.kernel_id)
 
-    async def close(self) -> None:
+    async def close(self, patience: float | None = None) -> None:
         """Close all sessions that are open here.
+
+        Args:
+            patience: see `SessionCore.close`.
 
         Raises:
             LinkAwayError: as `close_owner`.
         """
         try:
-            await _all(*(each.close() for each in list(self._sessions.values())))
+            await _all(*(each.close(patience) for each in list(self._sessions.values())))
         finally:
             self._close_records()
 

@@ -497,8 +497,11 @@ class SessionCore:
         async with self._cell.turn():
             await self._held.move(location)
 
-    async def close(self) -> None:
+    async def close(self, patience: float | None = None) -> None:
         """End the kernel, prove that nothing of it is left on its host, and forget the session.
+
+        Args:
+            patience: seconds that a cell is given to obey its interrupt; None for `INTERRUPT_GRACE`.
 
         Raises:
             LinkAwayError: the host is out of reach; the kernel is noted as to be ended, and is at the next contact.
@@ -510,7 +513,7 @@ class SessionCore:
             for cell_id, work in self._calls.items():
                 if self._cell.running is None or cell_id != self._cell.running.name:
                     work.cancel()
-            await self._cell.end(at_once=False)
+            await self._cell.end(at_once=False, patience=patience)
             if self._calls:
                 await asyncio.wait(list(self._calls.values()))
             async with self._cell.turn():

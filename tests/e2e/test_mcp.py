@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
+import signal
+import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -17,7 +21,9 @@ from faces import Embedded, Host
 from kernels import eventually, started
 from mcp import Client, StdioServerParameters
 from mcp.types import CallToolResult, ImageContent, TextContent
+from procs import wait_until
 
+from albedo_provisioner.kernels.records import KernelRecords
 from albedo_provisioner.sessions.mcp_server import shown
 from albedo_provisioner.sessions.results import KernelReport, Result
 
@@ -151,6 +157,37 @@ async def test_with_keep_the_kernel_outlives_the_agent(embedded_host: Embedded) 
     (kernel,) = [line for line in albedo("kernels").splitlines() if embedded_host.alias and embedded_host.alias in line]
     assert "idle" in kernel
     albedo("stop", kernel.split()[0])
+
+
+def request(number: int, method: str, **params: Any) -> str:
+    """Return a request as it goes over the wire."""
+    return json.dumps({"jsonrpc": "2.0", "id": number, "method": method, "params": params}) + "\n"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_its_kernels_also_under_a_cell_that_takes_no_notice(
+    embedded_host: Embedded, signum: signal.Signals
+) -> None:
+    command = [sys.executable, "-m", "albedo_provisioner", "mcp"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+        server.stdin.write(request(1, "initialize", **client))
+        server.stdin.flush()
+        assert "albedo" in server.stdout.readline()
+        server.stdin.write('{"jsonrpc": "2.0", "method": "notifications/initialized"}\n')
+        code = "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nopen('begun', 'w')\ntime.sleep(600)"
+        call = {"name": "execute", "arguments": {"location": embedded_host.location(), "code": code}}
+        server.stdin.write(request(2, "tools/call", **call))
+        server.stdin.flush()
+        wait_until((embedded_host.home / "begun").exists, what="the cell runs")
+        began = time.monotonic()
+        server.send_signal(signum)
+        assert server.wait(30) == -signum
+        assert time.monotonic() - began < 8, "within what it takes at most, and a busy machine's time"
+    assert not embedded_host.processes()
+    assert KernelRecords().all() == []
 
 
 @pytest.mark.parametrize(
