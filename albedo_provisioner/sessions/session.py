@@ -431,6 +431,8 @@ class SessionCore:
         if self._late:
             notes.append(f"Since the last call, threads of earlier cells printed: {''.join(self._late).rstrip()}")
             self._late.clear()
+        if self.closed:
+            notes.append("The session was closed meanwhile.")
         _note_of_listener(outputs, notes)
         report.note = " ".join([*notes, *self._news_of_jobs(), *self._news_of_links()]) or None
         return outputs.result(status, cell.cell_id, report)

@@ -57,7 +57,7 @@ class Ledger:
     def note(self, owner: str, result: Result) -> None:
         """Take a call's result."""
         with self.lock:
-            if result.status == "lost":
+            if result.status == "lost" or "was closed meanwhile" in str(result.kernel.note):
                 self.lost += 1  # the kernel was reset or ended under it, by another call
                 return
             if result.status != "ok":
