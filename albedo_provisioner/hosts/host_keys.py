@@ -1,7 +1,7 @@
 """What to do about a host key that nobody vouches for yet: what the user's ssh would do (StrictHostKeyChecking).
 
 `ask`, the default, and `yes` come to the same here, where nobody can be asked: it is refused, and the message says
-what to run. `accept-new` takes a key of a host that is new, and remembers it; `no` takes any key. Revoked keys never
+what to do. `accept-new` takes a key of a host that is new, and remembers it; `no` takes any key. Revoked keys never
 come here.
 """
 
@@ -25,8 +25,9 @@ from .ssh_errors import key_text
 log = logging.getLogger("albedo_provisioner.hosts")
 
 
-async def may_be_trusted(host: str, name: str, port: int, key: asyncssh.SSHKey, known: list[str]) -> bool:
-    """Say whether the user's policy takes a host key that is not known; a new one is remembered then.
+async def may_be_trusted(host: str, name: str, port: int, key: asyncssh.SSHKey, known: list[str]) -> bool | None:
+    """Say whether the user's policy takes a host key that is not known; a new one is remembered then. None is a no
+    without a question that a person could answer (StrictHostKeyChecking yes).
 
     Args:
         host: the host as it is spelled for ssh.
@@ -38,7 +39,7 @@ async def may_be_trusted(host: str, name: str, port: int, key: asyncssh.SSHKey, 
     return await asyncio.get_running_loop().run_in_executor(None, _may_be_trusted, host, name, port, key, known)
 
 
-def _may_be_trusted(host: str, name: str, port: int, key: asyncssh.SSHKey, known: list[str]) -> bool:
+def _may_be_trusted(host: str, name: str, port: int, key: asyncssh.SSHKey, known: list[str]) -> bool | None:
     try:
         resolved = resolve(host)
     except ConfigError as error:
@@ -48,7 +49,7 @@ def _may_be_trusted(host: str, name: str, port: int, key: asyncssh.SSHKey, known
     if resolved.is_on("nohostauthenticationforlocalhost") and _is_loopback(name):
         return True
     if policy not in ("false", "no", "off", "accept-new"):
-        return False
+        return None if policy in ("true", "yes") else False
     if resolved.get("userknownhostsfile").split()[:1] in ([], ["none"]):
         return False  # ssh takes no key that it has no place to remember in
     text = key_text(key.get_algorithm(), key.public_data)

@@ -24,7 +24,7 @@ from .openssh_words import Words
 from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
 from .ssh_channel import REUSE_TIMEOUT
 from .ssh_connect import CONNECT_TIMEOUT, KEEPALIVE_COUNT, KEEPALIVE_INTERVAL
-from .ssh_errors import Attempt, JumpHostError, last_line, translate
+from .ssh_errors import Attempt, JumpHostError, telling_line, translate
 from .transport import Channel, ChannelReceiver, Exit
 from .way_through import note_untrusted_key
 
@@ -286,7 +286,7 @@ class ProgramChannel(ProcessChannel):
         self._log.drain()
         if not self.opened.done():
             self._read_early()
-            said = last_line(self._early.decode(errors="replace"))
+            said = telling_line(self._early.decode(errors="replace"))
             if self.words.through_proxy:
                 self._attempt.proxy = said
             else:

@@ -24,7 +24,7 @@ MOST_CHARACTERS = 500
 # What ssh says in passing. The last line that is none of these is the reason when it ends.
 _ASIDE = re.compile(
     r"debug\d: |Authenticated to |Transferred: |Bytes per second: |Warning: Permanently added |Pseudo-terminal "
-    r"|Connection closed by UNKNOWN |\*\* |\s*$|.*\[pre-?auth\]"
+    r"|Authenticated using |Connection closed by UNKNOWN |\*\* |\s*$|.*\[pre-?auth\]"
 )
 
 _STEPS = (
@@ -53,6 +53,7 @@ class Words:
         self.lines: list[str] = []
         self._attempt = attempt
         self._signalled = False
+        self._keys_allowed = False
         self._status: int | None = None
 
     @property
@@ -106,6 +107,12 @@ class Words:
         elif found := re.match(r"debug1: Server host (?:key|certificate): (\S+) (SHA256:[^\s,]+)", line):
             # A certificate's fingerprint is that of the key in it.
             attempt.untrusted = f"{key_kind(found[1].replace('-cert-v01', ''))} {found[2]}"
+        elif line.startswith("debug1: Next authentication method: publickey"):
+            self._keys_allowed = True
+        elif line.startswith("Authenticated using ") and "partial success" in line:
+            attempt.take_partial_success()
+        elif "you have requested strict checking" in line:
+            attempt.strict = True
         elif found := re.match(r"debug1: Authentications that can continue: (\S*)", line):
             attempt.methods[:] = found[1].split(",")
         elif found := re.match(r"debug1: Offering public key: .* (\S+) (SHA256:\S+)(.*)", line):
@@ -127,6 +134,8 @@ class Words:
         elif complaint := config_complaint(self.lines):
             return config_error(complaint)
         elif "Permission denied (" in reason or "Too many authentication failures" in everything:
+            if "publickey" in attempt.methods and not self._keys_allowed and not attempt.accepted:
+                attempt.forbids = "PubkeyAuthentication no (or PreferredAuthentications without publickey)"
             error = asyncssh.PermissionDenied("Permission denied")
         elif "Host key verification failed" in everything or "REVOKED HOST KEY" in everything:
             revoked = "REVOKED HOST KEY" in everything

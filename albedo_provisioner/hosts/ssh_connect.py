@@ -95,6 +95,7 @@ async def _connect(
     attempt.user = options.username
     attempt.family = _FAMILIES.get(options.family, "")
     attempt.address = f"{options.host}:{options.port}"
+    attempt.forbids = _forbids_keys(config)
     if via is None and config.get("ProxyJump"):
         via = await _connect_jumps(str(config.get("ProxyJump")), attempt, life)
     # Ours even where the config asks less often: 60 s, a usual value there, is for firewalls, not for noticing.
@@ -207,6 +208,16 @@ async def _read_options(
     return options, files
 
 
+def _forbids_keys(config: asyncssh.config.SSHConfig) -> str:
+    """Return the setting by which no keys are offered, as it is written in the config; "" for none."""
+    if config.get("PubkeyAuthentication") is False:
+        return "PubkeyAuthentication no"
+    preferred = config.get("PreferredAuthentications")
+    if preferred and "publickey" not in str(preferred).split(","):
+        return f"PreferredAuthentications {preferred}"
+    return ""
+
+
 def _expand(options: asyncssh.SSHClientConnectionOptions, text: str) -> str:
     """Expand percent tokens and ${VARIABLES} in a file name of the config, as ssh_config(5) says."""
     tokens = {
@@ -262,7 +273,9 @@ class _Trust:
         if key is None or self._accepted:
             return False
         options = self._options
-        if not await may_be_trusted(self._attempt.host, options.host, options.port, key, self._known):
+        taken = await may_be_trusted(self._attempt.host, options.host, options.port, key, self._known)
+        self._attempt.strict = taken is None
+        if not taken:
             return False
         self._accepted.append(key)
         return True
@@ -279,6 +292,7 @@ class _Client(asyncssh.SSHClient):
         self._offers: list[asyncssh.SSHKeyPair] | None = None
         self.refused_key: asyncssh.SSHKey | None = None
         self.certificate_refused = False
+        self._key_sent = False
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         self._attempt.step = "agreeing on keys"
@@ -305,6 +319,7 @@ class _Client(asyncssh.SSHClient):
         self._attempt.methods.append("publickey")
         if self._offers is None:
             self._offers, self._agent = await load_offers(self._identities, self._attempt)
+        self._key_sent = bool(self._offers)
         if not self._offers:
             return None
         # One at a time, so that the message names those that were really tried.
@@ -314,10 +329,18 @@ class _Client(asyncssh.SSHClient):
         return [pair]
 
     def password_auth_requested(self) -> None:
-        self._attempt.methods.append("password")
+        self._asked_for("password")
 
     def kbdint_auth_requested(self) -> None:
-        self._attempt.methods.append("keyboard-interactive")
+        self._asked_for("keyboard-interactive")
+
+    def _asked_for(self, method: str) -> None:
+        # After a key that it refused a server asks for the next one: until there is none, keys are still among what it
+        # takes. asyncssh does not say that a key was taken and is not enough.
+        if self._key_sent and method not in self._attempt.methods:
+            self._attempt.take_partial_success()
+        self._key_sent = False
+        self._attempt.methods.append(method)
 
     def auth_completed(self) -> None:
         self._close_agent()

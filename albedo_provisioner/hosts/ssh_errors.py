@@ -33,9 +33,12 @@ class Attempt:
         user: the account asked for.
         family: "inet" or "inet6" when the config has addresses of that kind alone looked for (AddressFamily).
         untrusted: the host key that was offered and is not trusted, as "ED25519 SHA256:…", when that happened.
+        strict: whether the config has ssh refuse an unknown host key without a question (StrictHostKeyChecking yes).
         known: the trusted keys known for the host, as "ED25519 SHA256:…".
         methods: the sign-in methods the server asked for, in ssh's names, in order.
         offered: the keys that were offered, as "ED25519 SHA256:… (agent)".
+        accepted: the key that the server took, and asked for more than that (a second factor); it is not in `offered`.
+        forbids: the setting of the config by which no keys are offered, as it is written there.
         locked: the identity files that need a passphrase we do not have.
         notes: other things worth telling about keys and agent.
         via: the jump host that the connection goes through, "" for none.
@@ -53,9 +56,12 @@ class Attempt:
     user: str = ""
     family: str = ""
     untrusted: str = ""
+    strict: bool = False
     known: list[str] = field(default_factory=list)
     methods: list[str] = field(default_factory=list)
     offered: list[str] = field(default_factory=list)
+    accepted: str = ""
+    forbids: str = ""
     locked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     via: str = ""
@@ -65,6 +71,12 @@ class Attempt:
     proxy_key: str = ""
     leads_to: str = ""
     step: str = "connecting"
+
+    def take_partial_success(self) -> None:
+        """Note that the server took the key that was offered last, and asks for more."""
+        if self.offered:
+            self.accepted = self.offered.pop()
+            self.methods.clear()
 
     @property
     def login(self) -> str:
@@ -76,6 +88,13 @@ def last_line(text: str, most: int = 300) -> str:
     """Return the last line of a text that is not empty, without control characters, and not longer than that."""
     lines = ("".join(filter(str.isprintable, line)).strip() for line in reversed(text.splitlines()))
     return next(filter(None, lines), "")[:most]
+
+
+def telling_line(text: str) -> str:
+    """Return the line of what an ssh on the way said that tells the cause: the last one, if that is not general."""
+    lines = [line for line in text.splitlines() if "open failed: " in line]
+    last = last_line(text)
+    return last_line(lines[-1]) if lines and last == "stdio forwarding failed" else last
 
 
 class JumpHostError(Exception):
@@ -143,11 +162,19 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
         return _os_error(error, attempt)
     if isinstance(error, asyncssh.ChannelOpenError):
         if attempt.via and attempt.step == "connecting":
+            if error.code == asyncssh.OPEN_ADMINISTRATIVELY_PROHIBITED:
+                return _forwarding_forbidden(attempt, f"jump host {attempt.via}")
             return _unreachable(attempt, f"its jump host {attempt.via} does not lead there: {error.reason}")
         return _unreachable(attempt, f"it does not run commands: {error.reason}", "Ask whoever runs the host")
     if isinstance(error, asyncssh.DisconnectError):
         return _disconnected(error, attempt)
     return _unreachable(attempt, f"{type(error).__name__}: {error}")
+
+
+def _forwarding_forbidden(attempt: Attempt, via: str) -> UnreachableError:
+    cause = f"its {via} forbids forwarding (administratively prohibited)"
+    advice = "Have AllowTcpForwarding and PermitOpen of its ssh server lead there, or go by another host"
+    return _unreachable(replace(attempt, proxy=""), cause, advice)
 
 
 def check_name(family: str) -> str:
@@ -164,6 +191,8 @@ def check_name(family: str) -> str:
 
 def _unreachable(attempt: Attempt, cause: str, advice: str = "") -> UnreachableError:
     """One sentence for a host out of reach: "gpu (gpu.example.org:22) cannot be reached: …"."""
+    if "administratively prohibited" in attempt.proxy:
+        return _forwarding_forbidden(attempt, "ProxyCommand's host")
     if attempt.proxy:
         cause = f"{cause} (its ProxyCommand said: {attempt.proxy})"
     where = f" ({attempt.address})" if attempt.address and attempt.address != f"{attempt.host}:22" else ""
@@ -174,6 +203,8 @@ def _unreachable(attempt: Attempt, cause: str, advice: str = "") -> UnreachableE
 def _jump_host(words: str, attempt: Attempt) -> HostError:
     """What is told of the way to a host: only its last words."""
     via = attempt.via or "its ProxyCommand"
+    if "administratively prohibited" in words:
+        return _forwarding_forbidden(attempt, "jump host" if attempt.via == "its jump host" else "ProxyCommand's host")
     if not proxy_wants_sign_in(words):
         return _unreachable(replace(attempt, proxy=""), f"{via} said: {words}")
     words = words.rstrip(".")
@@ -231,18 +262,25 @@ def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> Sig
     if error.reason and not error.reason.startswith("Permission denied"):
         cause = f"{error.reason} ({methods})"
     told = [*attempt.notes]
+    who = f"{attempt.user}@{attempt.host}" if attempt.user and "@" not in attempt.host else attempt.host
+    if attempt.forbids and not {"password", "keyboard-interactive"} & set(attempt.methods):
+        # There is nothing that ssh could ask for either.
+        told.append(f"your ssh config has {attempt.forbids} for it, so no key is offered")
+        advice = "Take that setting out if a key is to let you in"
+        return SignInError(attempt.host, f"{who}: {cause}; {'; '.join(told)}. {advice}.", cause)
+    if attempt.accepted:
+        told.append(f"{attempt.accepted} was accepted, and the server wants a second factor as well")
     if attempt.locked:
         told.append(f"{' and '.join(attempt.locked)} needs a passphrase")
     if attempt.offered:
         told.append(f"refused: {', '.join(attempt.offered)}")
-    elif not attempt.locked:
+    elif not attempt.locked and not attempt.accepted:
         # A key may be there: a server that takes none is offered none.
         takes_keys = not attempt.methods or "publickey" in attempt.methods
         told.append("there was no key to offer" if takes_keys else "the server takes no keys")
     advice = f"Run `{attempt.login}` in a terminal and answer what it asks for"
     if attempt.locked and not attempt.offered:
         advice += f", or have your agent hold the key: `ssh-add {shlex.quote(attempt.locked[0])}`"
-    who = f"{attempt.user}@{attempt.host}" if attempt.user and "@" not in attempt.host else attempt.host
     return SignInError(attempt.host, f"{who}: {cause}; {'; '.join(told)}. {advice}.", cause)
 
 
@@ -259,6 +297,16 @@ def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> HostKey
     if attempt.known:
         return _changed(attempt, f"it now offers {offered}")
     cause = f"Host key verification failed: {offered} is not known"
+    if attempt.strict:
+        name, _, port = attempt.address.rpartition(":")
+        scan = f"ssh-keyscan{'' if port == '22' else f' -p {port}'} {name.strip('[]')}"
+        return HostKeyError(
+            host,
+            f"The host key of {host} is not known: it offers {offered}. Your ssh config has StrictHostKeyChecking yes, "
+            f"so ssh asks nobody. If it is the right key, add it to your known hosts (`{scan}` prints it), or set "
+            f"StrictHostKeyChecking to ask and run `{attempt.login}`.",
+            cause,
+        )
     return HostKeyError(
         host,
         f"The host key of {host} is not known: it offers {offered}. Run `{attempt.login}` in a terminal and "

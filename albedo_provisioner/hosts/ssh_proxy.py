@@ -12,7 +12,7 @@ import socket
 import subprocess
 
 from . import child
-from .ssh_errors import Attempt
+from .ssh_errors import Attempt, telling_line
 
 log = logging.getLogger(__name__)
 
@@ -65,8 +65,7 @@ class ProxyCommand:
                 await self._said_all.wait()
         except TimeoutError:
             pass
-        lines = self._stderr.decode(errors="replace").split("\n")
-        self._attempt.proxy = next((line.strip() for line in reversed(lines) if line.strip()), "")
+        self._attempt.proxy = telling_line(self._stderr.decode(errors="replace"))
 
     def close(self) -> None:
         """End the command."""

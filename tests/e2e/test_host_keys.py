@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import stat
 import subprocess
@@ -37,6 +38,10 @@ def found_by_ssh(door: Door) -> str:
     return told.stdout
 
 
+def output_of(command: str) -> str:
+    return subprocess.run(command.split(), capture_output=True, text=True, check=True).stdout
+
+
 def line(door: Door, key: Path, name: str = "") -> str:
     return f"{name or f'[127.0.0.1]:{door.host.server.port}'} {key.with_suffix('.pub').read_text()}"
 
@@ -50,6 +55,16 @@ async def test_an_unknown_key_is_refused_and_nothing_is_remembered(
     assert f"ED25519 {fingerprint(any_door.host.server.root / 'host_key.pub')}" in message
     assert f"`ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`" in message
     assert not any_door.known.exists()
+
+
+async def test_an_unknown_key_is_not_said_to_be_asked_about_where_it_is_not(any_door: Door) -> None:
+    any_door.write(UserKnownHostsFile=str(any_door.known), StrictHostKeyChecking="yes")
+    message = await any_door.refusal(SignInError)
+    assert "StrictHostKeyChecking yes, so ssh asks nobody" in message
+    found = re.search(r"`(ssh-keyscan -p \d+ 127\.0\.0\.1)` prints it", message)
+    assert found is not None, message
+    any_door.known.write_text(output_of(found[1]))
+    assert await any_door.whoami() == any_door.host.account.name
 
 
 @pytest.mark.parametrize("hashed", ["no", "yes"])

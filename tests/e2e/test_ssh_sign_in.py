@@ -226,10 +226,31 @@ async def test_a_password_is_never_asked_for(door: Door) -> None:
     assert "Permission denied (keyboard-interactive,password)" in await door.refusal(SignInError)
 
 
-async def test_a_second_factor_is_a_sign_in_that_we_cannot_do(door: Door) -> None:
+@pytest.mark.parametrize("way", [SSHTransport, ProgramTransport])
+async def test_a_second_factor_is_a_sign_in_that_we_cannot_do(door: Door, way: type[Transport]) -> None:
+    """The key that was taken is not said to be refused."""
+    door.way = way
     door.host.server.restart(PasswordAuthentication="yes", AuthenticationMethods="publickey,password")
     door.write()
-    assert "Permission denied (publickey,password)" in await door.refusal(SignInError)
+    message = await door.refusal(SignInError)
+    assert "Permission denied (password); ED25519 SHA256:" in message
+    assert "was accepted, and the server wants a second factor as well. Run `" in message
+    assert "refused" not in message
+
+
+@pytest.mark.parametrize("way", [SSHTransport, ProgramTransport])
+@pytest.mark.parametrize("setting", ["PubkeyAuthentication no", "PreferredAuthentications password"])
+async def test_a_config_that_leaves_out_what_the_host_takes_is_named(
+    door: Door, way: type[Transport], setting: str
+) -> None:
+    """A sign-in in a terminal would ask nothing, so none is advised."""
+    door.way = way
+    name, _, value = setting.partition(" ")
+    door.write(**{name: value})
+    message = await door.refusal(SignInError)
+    assert "Take that setting out" in message
+    assert name in message
+    assert "jupyter albedo login" not in message
 
 
 async def test_a_name_that_does_not_exist_is_said(door: Door) -> None:
@@ -300,11 +321,15 @@ async def test_a_proxy_command_that_has_to_sign_in_says_so(door: Door, way: type
     assert "Permission denied (publickey)" in message
 
 
-async def test_a_jump_host_that_forbids_forwarding_is_said(door: Door) -> None:
+@pytest.mark.parametrize("way", [SSHTransport, ProgramTransport])
+async def test_a_jump_host_that_forbids_forwarding_is_said(door: Door, way: type[Transport]) -> None:
+    door.way = way
     door.write("bastion")
     door.write("gpu", ProxyJump="bastion")
     message = await door.refusal(UnreachableError)
-    assert "its jump host bastion does not lead there: open failed" in message
+    assert re.search(r"its jump host( bastion)? forbids forwarding \(administratively prohibited\)\.", message)
+    door.write("lab", ProxyCommand=f"ssh -F {door.workspace.ssh_config} -W [%h]:%p bastion")
+    assert "its ProxyCommand's host forbids forwarding" in await door.refusal(UnreachableError, "lab")
     await eventually(lambda: not door.host.connected())
 
 

@@ -20,6 +20,7 @@ debug1: Server host key: ssh-ed25519 SHA256:RGs7/M67EdX8981rWOBSDiKHDIYQkB9IjlZk
 SIGNING_IN = """\
 debug1: SSH2_MSG_SERVICE_ACCEPT received
 debug1: Authentications that can continue: publickey,password
+debug1: Next authentication method: publickey
 debug1: Offering public key: /home/ann/.ssh/id ED25519 SHA256:GgjV5IXMFUP+D24YLq8TQ3TDl7dj3mty8ezGWiLBArY agent
 debug1: Authentications that can continue: publickey,password
 """

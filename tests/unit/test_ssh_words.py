@@ -15,7 +15,7 @@ import pytest
 from albedo_provisioner.errors import ConfigError, HostKeyError, SignInError, UnreachableError
 from albedo_provisioner.hosts.destination import Destination
 from albedo_provisioner.hosts.ssh_config import ssh_command
-from albedo_provisioner.hosts.ssh_errors import Attempt, key_text, translate
+from albedo_provisioner.hosts.ssh_errors import Attempt, NoAgreementError, key_text, translate
 from albedo_provisioner.hosts.ssh_identity import Identities
 from albedo_provisioner.hosts.ssh_trust import known_hosts_files, read_known_hosts, trusted_keys
 
@@ -144,7 +144,7 @@ def test_the_command_to_run_names_our_config_file(monkeypatch: pytest.MonkeyPatc
         (asyncssh.DisconnectError(2, "Too many authentication failures"), SignInError, "Too many authentication"),
         (asyncssh.ConnectionLost("Connection lost"), UnreachableError, "connection lost, while connecting"),
         (asyncssh.HostKeyNotVerifiable("Host key is revoked for host gpu"), HostKeyError, "Host key is revoked"),
-        (asyncssh.KeyExchangeFailed("No matching cipher"), UnreachableError, "no algorithm in common"),
+        (asyncssh.KeyExchangeFailed("No matching cipher"), NoAgreementError, "no algorithm in common"),
         (asyncssh.ConfigParseError("/c line 3: what"), ConfigError, "/c line 3: what"),
     ],
 )
