@@ -56,6 +56,13 @@ class UnreachableError(HostError):
     state = "unreachable"
 
 
+class KilledError(UnreachableError):
+    """Our process on the host was ended by a signal before it had answered: by somebody there, or for want of memory.
+
+    What changes nothing has been asked twice by then.
+    """
+
+
 class SignInError(HostError):
     """A person could get in but we cannot: no accepted key, a locked key, an unknown or changed host key."""
 

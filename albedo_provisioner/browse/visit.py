@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import logging
 import os
 import posixpath
 import sys
 import zlib
 from typing import TYPE_CHECKING, Any
 
-from ..errors import AlbedoError, LocationError, UnreachableError, UnsupportedHostError
+from ..errors import AlbedoError, KilledError, LocationError, UnreachableError, UnsupportedHostError
 from ..hosts import io_thread
 from ..hosts.activity import Activity
 from ..hosts.asking import ask, ask_again
@@ -21,6 +22,8 @@ from .names import encode
 
 if TYPE_CHECKING:
     from ..hosts.visit import Visit
+
+log = logging.getLogger("albedo_provisioner.hosts")
 
 TIMEOUT = 25.0
 """Seconds that a look may take unless the caller says otherwise: connecting, and what is asked there."""
@@ -64,6 +67,8 @@ async def ask_at_length(
 ) -> dict[str, Any]:
     """Have a host answer a request, however long the answer is (`send` in `bundle/browsing.py`); on the I/O thread.
 
+    Where the process that answers is killed it is asked once more: nothing that is asked like this changes anything.
+
     Args:
         host: where; None for this machine.
         request: what is asked.
@@ -75,14 +80,25 @@ async def ask_at_length(
         HostError: it cannot, or not in time.
     """
     name = HostPool.get().transport_for(host).host
-    pieces = _Pieces()
-    asking = asyncio.get_running_loop().create_task((ask_again if again else ask)(host, request, python, pieces))
+
+    async def answered() -> dict[str, Any]:
+        pieces = _Pieces()
+        return pieces.answer((await (ask_again if again else ask)(host, request, python, pieces))["browsed"])
+
+    async def ask_twice() -> dict[str, Any]:
+        try:
+            return await answered()
+        except KilledError as error:
+            log.info("%s Asking again.", error)
+            return await answered()
+
+    asking = asyncio.get_running_loop().create_task(ask_twice())
     try:
         done, _ = await asyncio.wait([asking], timeout=timeout)
         if not done:
             cause = f"no answer within {timeout:g} s, while {Activity.get().step(name) or 'connecting'}"
             raise UnreachableError(name, f"{name} cannot be reached: {cause}.", cause)
-        return pieces.answer(asking.result()["browsed"])
+        return asking.result()
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         if isinstance(error, AlbedoError):
             raise

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import struct
 import time
 from typing import Any, Protocol
 
 from ..bundle.wire import Frame, FrameReader, ProtocolError
-from ..errors import HostError, KernelStartError
+from ..errors import HostError, KernelStartError, KilledError
 from .activity import Activity
 from .io_thread import IOThread
 from .pool import HostPool
@@ -22,6 +23,8 @@ from .progress import Progress
 from .refusals import refused
 from .transport import Exit
 from .visit import Visit
+
+log = logging.getLogger("albedo_provisioner.hosts")
 
 ANSWER_TIMEOUT = 30.0
 """Seconds for an answer once a command runs on the host, a slow login profile included."""
@@ -34,6 +37,9 @@ KEPT = 30.0
 
 _OLDEST = 600.0
 """Seconds after which one is not kept any longer: by then what the account's shells set may be another."""
+
+_LOOKS = ("check", "describe", "list", "look", "probe", "survey")
+"""Requests that change nothing on a host."""
 
 _MOST_KEPT = 2
 """Processes that are kept for one interpreter of a host, at most."""
@@ -60,9 +66,20 @@ async def ask(
 ) -> dict[str, Any]:
     """Have a host answer a request; on the I/O thread.
 
+    Where the process that answers is killed, what changes nothing is asked once more.
+
     Raises:
         AlbedoError: it cannot be reached, or refuses.
     """
+    if parcel is None and request["do"] in _LOOKS:
+        try:
+            return await _ask(host, request, python, None)
+        except KilledError as error:
+            log.info("%s Asking again.", error)
+    return await _ask(host, request, python, parcel)
+
+
+async def _ask(host: str | None, request: dict[str, Any], python: str | None, parcel: Parcel | None) -> dict[str, Any]:
     asked = _Asked(host, request, python, parcel)
     try:
         report = await asked.first_answer()

@@ -18,6 +18,7 @@ from ..errors import (
     KernelExistsError,
     KernelGoneError,
     KernelStartError,
+    KilledError,
     NoPermissionError,
     NoSuchFolderError,
     NotAFolderError,
@@ -204,8 +205,14 @@ def password_expired(host: str) -> SignInError:
     )
 
 
-def ended_early(host: str, how: Exit, said: str, python: str | None, begun: bool, left_out: str) -> HostError:
-    """Return the error for a command that ended before our code there said anything.
+_CRASHES = ("ILL", "TRAP", "ABRT", "BUS", "FPE", "SEGV", "SYS", "unknown")
+"""Signals by which a program may end of itself, each time that it is run."""
+
+
+def ended_early(
+    host: str, how: Exit, said: str, python: str | None, *, begun: bool, ran: bool, left_out: str
+) -> HostError:
+    """Return the error for a command that ended before our code there had given the answer that was awaited.
 
     Args:
         host: the host as the user spells it.
@@ -213,6 +220,7 @@ def ended_early(host: str, how: Exit, said: str, python: str | None, begun: bool
         said: the last line that the host printed meanwhile.
         python: the interpreter that was asked for, if any.
         begun: whether the account's shells were done by then.
+        ran: whether our code had begun to run, too.
         left_out: why its login profile was left out, in words that follow "its login profile"; empty if it was not.
     """
     name = python or "python3"
@@ -220,6 +228,16 @@ def ended_early(host: str, how: Exit, said: str, python: str | None, begun: bool
     words = _beside(said, left_out if begun else "")
     if how.error is not None:
         return UnreachableError(host, f"The connection to {host} broke: {how.error}", str(how.error))
+    killed_by = how.killed_by
+    if killed_by is not None and (ran or killed_by not in _CRASHES):
+        cause = f"was ended by signal {killed_by} before it had answered"
+        why = ": by somebody there, or by the system, which does that when memory runs out" * (killed_by == "KILL")
+        return KilledError(host, f"Our process on {host} {cause}{why}.{words}", f"our process there {cause}")
+    if ran:
+        cause = f"ended without an answer ({how.words})"
+        return UnsupportedHostError(
+            host, f"Our process on {host} {cause}.{words}", said or f"our process there {cause}"
+        )
     if not begun:
         return UnsupportedHostError(
             host,

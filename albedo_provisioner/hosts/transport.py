@@ -6,6 +6,7 @@ All of it is used on the I/O thread's loop alone (see `hosts/io_thread.py`).
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -27,6 +28,16 @@ class Exit:
     status: int | None
     signal: str | None = None
     error: Exception | None = None
+
+    @property
+    def killed_by(self) -> str | None:
+        """The name of the signal that ended the command, as far as that is known; a shell tells of it by its status."""
+        if self.signal is not None or self.status is None or not 128 < self.status < 128 + signal.NSIG:
+            return self.signal
+        try:
+            return signal.Signals(self.status - 128).name.removeprefix("SIG")
+        except ValueError:
+            return None
 
     @property
     def words(self) -> str:

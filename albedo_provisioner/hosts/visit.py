@@ -312,7 +312,9 @@ class Visit:
             return
         self._told = True
         self._print_before()
-        early = ended_early(self.host, how, self._said, self._python, self.begun, self.left_out)
+        early = ended_early(
+            self.host, how, self._said, self._python, begun=self.begun, ran=self._marked, left_out=self.left_out
+        )
         self._closed(how, meaning or early)
 
     @property

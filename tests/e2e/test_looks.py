@@ -15,7 +15,7 @@ from masters import Master
 from procs import Process, everyone, send, wait_until
 
 from albedo_provisioner import browse
-from albedo_provisioner.errors import NoSuchFolderError, NotAFolderError
+from albedo_provisioner.errors import KilledError, NoSuchFolderError, NotAFolderError
 from albedo_provisioner.hosts import asking, io_thread
 
 
@@ -87,6 +87,32 @@ def test_one_that_is_lost_is_not_missed(sshd_host: Real, monkeypatch: pytest.Mon
         sshd_host.thaw()
         for path in Path(sshd_host.home / ".albedo-remote").glob("gone"):
             path.rename(sshd_host.home / "gone")
+
+
+def test_one_that_is_killed_while_it_looks_is_asked_again_once(
+    remote_host: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And that is what is said when it is killed again: nothing is wrong with the host's Python."""
+    remote_host.make_folder("proj/.git")
+    remote_host.write("bin/git", f"#!/bin/sh\n[ -s {remote_host.home}/killed ] && exit 1\nkill -s KILL $PPID\n")
+    (remote_host.home / "bin/git").chmod(0o755)
+    profile = (remote_host.home / ".profile").read_text()
+    remote_host.write(".profile", f"{profile}\nPATH={remote_host.home}/bin:$PATH\n")
+    place = remote_host.location("proj")
+    with caplog.at_level("INFO", "albedo_provisioner.hosts"):
+        with pytest.raises(KilledError) as caught:
+            browse.repo(place)
+        assert caplog.text.count("Asking again") == 1
+    assert f"Our process on {remote_host.alias} was ended by signal KILL before it had answered" in str(caught.value)
+    assert "no Python" not in str(caught.value)
+    assert caught.value.state == "unreachable"
+    remote_host.write(
+        "bin/git",
+        f"#!/bin/sh\n[ -s {remote_host.home}/killed ] && exit 1\necho yes > ~/killed\nkill -s KILL $PPID\n",
+    )
+    assert browse.repo(place).problems  # the second one was told that git fails
+    remote_host.write("killed", "")
+    assert browse.preview(place).tree.files == 0
 
 
 def test_one_that_nobody_asks_ends(remote_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
