@@ -24,6 +24,7 @@ class Repository:
         detached: whether git's HEAD is on no branch; None elsewhere.
         change: jj's id of the working copy's change.
         commit: the id of the current commit (jj: the working copy's); None before the first.
+        unborn: whether git's branch has no commit yet; None when that is not known, and elsewhere.
         changed: how many files of the whole worktree differ from that commit, untracked ones included, those that git
             ignores left out; a submodule counts when its commit is another one. In jj's: how many differ from the
             working copy's parent; where git cannot be asked as well, as they were when jj was used last.
@@ -40,6 +41,7 @@ class Repository:
     detached: bool | None
     change: str | None
     commit: str | None
+    unborn: bool | None
     changed: int | None
     touched: float | None
     problems: tuple[str, ...]
@@ -63,6 +65,7 @@ def repository(host: str | None, facts: Mapping[str, Any]) -> Repository:
         facts.get("detached"),
         facts.get("change"),
         facts.get("commit"),
+        facts.get("unborn"),
         facts.get("changed"),
         seconds(facts["touched"]),
         tuple(map(str, facts["problems"])),

@@ -118,6 +118,7 @@ def _git(folder: bytes, until: float) -> dict[str, Any] | None:
         facts["branch"], facts["detached"] = text(branch.output.strip().removeprefix(b"refs/heads/")), False
     elif branch.status == 1:
         facts["detached"] = True
+    facts["unborn"] = True if unborn else (False if commit.done else None)
     times = []
     if commit.done:
         digest, seconds = commit.output.split()

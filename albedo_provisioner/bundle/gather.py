@@ -147,26 +147,29 @@ class _Found:
             most = 2 * MOST_FRONT_MATTER if front_matter else min(MOST_BYTES, self._room)
             data = file.read(most + 1)
         self._known.add((status.st_dev, status.st_ino))
+        cut = len(data) > most
         if front_matter:
-            data = _front_matter(data)
-            if len(data) > MOST_FRONT_MATTER:
-                self._problem(path, "its front matter is too long")
+            data, ended = _front_matter(data)
+            cut = len(data) > MOST_FRONT_MATTER or (cut and not ended)
+            if cut:
+                self._problem(path, f"its front matter is too long: it may have {MOST_FRONT_MATTER:,} bytes")
+            if cut or not ended:
                 data = b""
         self._room -= min(len(data), most)
-        return {"path": path, "text": data[:most].decode("utf-8", "replace"), "cut": len(data) > most}
+        return {"path": path, "text": data[:most].decode("utf-8", "replace"), "cut": cut}
 
     def _problem(self, path: str, detail: str) -> None:
         if len(self.problems) < MOST_FILES:
             self.problems.append({"path": path, "detail": detail.lower()})
 
 
-def _front_matter(data: bytes) -> bytes:
-    """Return what stands between the first two lines of three dashes, if the first line is one."""
+def _front_matter(data: bytes) -> tuple[bytes, bool]:
+    """Return what stands between the first two lines of three dashes, if the first line is one, and whether it ends."""
     lines = data.removeprefix(b"\xef\xbb\xbf").splitlines(keepends=True)
     if not lines or lines[0].rstrip() != b"---":
-        return b""
+        return b"", True
     end = next((number for number, line in enumerate(lines[1:], 1) if line.rstrip() == b"---"), None)
-    return b"" if end is None else b"".join(lines[1:end])
+    return b"".join(lines[1:end]), end is not None
 
 
 def _upwards(folder: str) -> Iterator[str]:

@@ -56,14 +56,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({name: answer.to_dict() for name, answer in answers.items()}, indent=2, ensure_ascii=False))
         return 0
+    told: tuple[str, ...] = ()
     if REPO in answers:
-        _print_repository(answers[REPO])
+        told = _print_repository(answers[REPO])
     if PREVIEW in answers:
         _print_preview(answers[PREVIEW])
     if LIST in answers:
         _print_listing(answers[LIST], arguments.all)
     for words in dict.fromkeys(words for name in answers if name != LIST for words in answers[name].problems):
-        print(f"Note: {printable(words)}")
+        if words not in told:
+            print(f"Note: {printable(words)}")
     return 0
 
 
@@ -82,24 +84,40 @@ async def _ask(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
     return dict(zip(names, await asyncio.gather(*(asked[name]() for name in names)), strict=True))
 
 
-def _print_repository(repo: Repository) -> None:
+def _print_repository(repo: Repository) -> tuple[str, ...]:
+    """Print a line, and return the problems that are told in it."""
     if repo.kind is None:
         print("in no repository")
-        return
+        return ()
     where = f" at {printable(str(repo.root))}" if repo.root != repo.location and repo.root is not None else ""
     parts = [f"{repo.kind} repository{where}"]
+    unknown = []
     if repo.branch is not None:
         parts.append(f"branch {printable(repo.branch)}")
     elif repo.detached:
         parts.append("on no branch")
+    elif repo.kind == "git":
+        unknown.append("branch")
     if repo.change is not None:
         parts.append(f"change {repo.change[:12]}")
-    parts.append(f"commit {repo.commit[:12]}" if repo.commit else "no commit")
+    elif repo.kind == "jj":
+        unknown.append("change")
+    if repo.commit is not None:
+        parts.append(f"commit {repo.commit[:12]}")
+    elif repo.unborn:
+        parts.append("no commit")
+    else:
+        unknown.append("commit")
     if repo.changed is not None:
         parts.append(f"{repo.changed} files changed" if repo.changed != 1 else "1 file changed")
+    else:
+        unknown.append("changes")
     if repo.touched is not None:
         parts.append(f"last touched {_day(repo.touched)}")
+    if unknown:
+        parts.append(f"unknown: {', '.join(unknown)} ({printable('; '.join(repo.problems))})")
     print(", ".join(parts))
+    return repo.problems if unknown else ()
 
 
 def _print_preview(preview: Preview) -> None:

@@ -149,7 +149,7 @@ def _of_folder(location: Location, name: str, seen: Reflection, budget: int) -> 
         where = prefix + _shown(each["path"])
         skill, problem = read_skill(each["text"], _shown(posixpath.basename(posixpath.dirname(each["path"]))), where)
         skills.append(skill)
-        if problem:
+        if problem and not each["cut"]:  # else it has been told that it is too long
             problems.append(f"{where}: {problem}")
     return WorkspaceContext(
         location=str(location),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LONGEST_NAME = 100
@@ -35,18 +36,36 @@ def read_skill(front_matter: str, folder: str, location: str) -> tuple[Skill, st
     """
     import yaml  # type: ignore[import-untyped,unused-ignore] # only who looks for skills has need of it
 
-    problem, said = "", {}
+    problems: list[str] = []
+    said: dict[object, object] = {}
     try:
         # libyaml's where it is there, which takes a tenth of the time; both make nothing but plain values.
         loaded = yaml.load(front_matter, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         if isinstance(loaded, dict):
             said = loaded
+            problems += (_wrong(said, "name", _LONGEST_NAME), _wrong(said, "description", _LONGEST_DESCRIPTION))
         else:
-            problem = "it has no front matter with a name and a description"
+            problems.append("it has no front matter with a name and a description")
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        problem = f"its front matter is no YAML: {_line(str(error), 200)}"
+        problems.append(f"its front matter is no YAML: {_line(str(error), 200)}")
     name = _line(said.get("name"), _LONGEST_NAME) or _line(folder, _LONGEST_NAME)
-    return Skill(name, _line(said.get("description"), _LONGEST_DESCRIPTION), location), problem
+    description = _line(said.get("description"), _LONGEST_DESCRIPTION)
+    return Skill(name, description, location), "; ".join(filter(None, problems))
+
+
+def _wrong(said: Mapping[object, object], field: str, longest: int) -> str:
+    """Return what is wrong with a field that is to be a text; empty when nothing is."""
+    if field not in said:
+        return f"it has no {field}"
+    value = said[field]
+    if value is None or value == "" or (isinstance(value, str) and not _line(value, longest)):
+        return f"its {field} is empty"
+    if isinstance(value, str):
+        shown = len(" ".join(value.split()))
+        return f"its {field} has {shown:,} characters, and is cut after {longest:,}" if shown > longest else ""
+    if isinstance(value, dict | list | set):
+        return f"its {field} is no text but a {'mapping' if isinstance(value, dict) else 'list'}"
+    return f"its {field} is no text to YAML ({_line(str(value), 40)}): put it in quotes"
 
 
 def _line(text: object, longest: int) -> str:

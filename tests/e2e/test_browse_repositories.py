@@ -12,22 +12,32 @@ from faces import Embedded, Host, Real
 from repositories import by_tree, commit, git, make_repository
 
 from albedo_provisioner import browse
+from albedo_provisioner.cli import main
+
+
+def first_line(capsys: pytest.CaptureFixture[str], place: str, *options: str) -> str:
+    """Return the only line that the command prints of a repository."""
+    assert main(["browse", place, "--only", "repo", *options]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    return line
 
 
 class TestRepository:
-    def test_follows_a_repository_through_its_life(self, any_host: Host) -> None:
+    def test_follows_a_repository_through_its_life(self, any_host: Host, capsys: pytest.CaptureFixture[str]) -> None:
         """M5: unborn, on a branch, changed, detached; seen from its root and from a folder in it."""
         folder = make_repository(any_host, "proj")
         where = any_host.location("proj")
         unborn = browse.repo(where)
         assert (unborn.kind, str(unborn.root), unborn.branch) == ("git", where, "main")
         assert (unborn.commit, unborn.detached, unborn.changed, unborn.problems) == (None, False, 0, ())
+        assert unborn.unborn
+        assert first_line(capsys, where).startswith("git repository, branch main, no commit, 0 files changed")
 
         any_host.write("proj/a", "a" * 100)
         any_host.write("proj/src/b c", "b")
         first = commit(any_host, folder)
         clean = browse.repo(any_host.location("proj/src"))
-        assert (str(clean.root), clean.commit, clean.changed) == (where, first, 0)
+        assert (str(clean.root), clean.commit, clean.unborn, clean.changed) == (where, first, False, 0)
         assert clean.touched == float(git(any_host, folder, "log", "-1", "--format=%ct"))
 
         git(any_host, folder, "mv", "a", "new\nname")
@@ -158,7 +168,9 @@ class TestRepository:
         embedded_host.run(["git", "-C", str(folder), "status"])
         assert mark.exists(), "it would have been run"
 
-    def test_another_accounts_repository_is_told_in_gits_words(self, sshd_host: Real) -> None:
+    def test_another_accounts_repository_is_told_in_gits_words(
+        self, sshd_host: Real, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         folder = make_repository(sshd_host, "proj", {"a.py": "1"})
         os.chown(folder, 0, 0)
         os.chown(folder / ".git", 0, 0)
@@ -166,6 +178,8 @@ class TestRepository:
         assert (found.kind, found.root, found.branch, found.changed) == ("git", None, None, None)
         assert len(found.problems) == 1
         assert "dubious ownership" in found.problems[0]
+        told = first_line(capsys, sshd_host.location("proj"))
+        assert told.startswith("git repository, unknown: branch, commit, changes (git (root): fatal: detected dubious")
         seen = browse.preview(sshd_host.location("proj"))
         assert "dubious ownership" in seen.problems[0]
         assert [language.name for language in seen.languages] == ["Python"]
@@ -180,7 +194,9 @@ class TestRepository:
         assert "git: no such file or directory" in found.problems[0]
         assert browse.preview(where, python=python).languages[0].name == "Python"
 
-    def test_what_takes_too_long_is_none_and_the_rest_is_told(self, embedded_host: Embedded) -> None:
+    def test_what_takes_too_long_is_none_and_the_rest_is_told(
+        self, embedded_host: Embedded, capsys: pytest.CaptureFixture[str]
+    ) -> None:
         folder = make_repository(embedded_host, "proj", {"a.py": "1"})
         slow = '#!/bin/sh\ncase " $* " in *" status "*) sleep 60 & wait;; esac\nexec /usr/bin/git "$@"\n'
         embedded_host.write("slow/git", slow).chmod(0o755)
@@ -190,14 +206,21 @@ class TestRepository:
         assert (found.branch, found.commit) == ("main", git(embedded_host, folder, "rev-parse", "HEAD"))
         assert (found.changed, found.touched) == (None, None)
         assert found.problems == ("git (changed): it took too long",)
+        told = first_line(capsys, embedded_host.location("proj"), "--timeout", "9")
+        assert told == (
+            f"git repository, branch main, commit {str(found.commit)[:12]}, "
+            "unknown: changes (git (changed): it took too long)"
+        )
 
-    def test_jj_is_seen_by_its_folder(self, embedded_host: Embedded) -> None:
+    def test_jj_is_seen_by_its_folder(self, embedded_host: Embedded, capsys: pytest.CaptureFixture[str]) -> None:
         embedded_host.make_folder("proj/.jj")
         embedded_host.write("proj/src/a.py", "1")
         found = browse.repo(embedded_host.location("proj/src"))
         assert (found.kind, str(found.root)) == ("jj", embedded_host.location("proj"))
         assert (found.change, found.commit, found.changed) == (None, None, None)
         assert found.problems[0].startswith("jj ("), "without jj, or as nothing is in that folder"
+        told = first_line(capsys, embedded_host.location("proj"))
+        assert told.startswith("jj repository, unknown: change, commit, changes (jj (")
         assert browse.preview(embedded_host.location("proj")).languages[0].name == "Python"
 
     def test_an_older_jj_tells_what_it_can(self, embedded_host: Embedded) -> None:

@@ -345,17 +345,22 @@ class TestContext:
         embedded_host.write("proj/AGENTS.md", "a" * 200_000)
         for number in range(250):
             embedded_host.write(f"proj/.agents/skills/s{number:03}/SKILL.md", SKILL)
-        embedded_host.write("proj/.agents/skills/long/SKILL.md", f"---\nname: {'x' * 5000}\n---\n")
+        for name, size in (("long", 5000), ("longer", 50_000)):
+            embedded_host.write(f"proj/.agents/skills/{name}/SKILL.md", f"---\nname: {'x' * size}\n---\n")
         session = sessions.open(embedded_host.location("proj"))
         session.memory.append("m" * 100_000)
         context = session.context(wait=60, memory_chars=1000, instruction_chars=2000)
         assert len(context.instructions[0].text) <= 2000
         assert len(context.memory or "") <= 1000
         assert len(context.skills) == 199
+        assert not any("no front matter" in each for each in context.problems)
         left_out = [each for each in context.problems if "there is too much before it" in each]
         assert len(left_out) == 1
-        assert left_out[0].endswith("and before 51 more skills and files")
-        assert any("its front matter is too long" in each for each in context.problems)
+        assert left_out[0].endswith("and before 52 more skills and files")
+        for name in ("long", "longer"):
+            told = [each for each in context.problems if f"/{name}/SKILL.md" in each]
+            assert len(told) == 1
+            assert told[0].endswith("its front matter is too long: it may have 4,096 bytes")
         assert len(session.context(instruction_chars=10**6).instructions[0].text) < 66_000
 
     def test_of_a_host_whose_python_is_too_old_says_so_unless_another_is_known(

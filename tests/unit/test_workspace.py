@@ -85,7 +85,7 @@ class TestBudget:
 
 class TestSkill:
     def test_is_read_from_front_matter(self) -> None:
-        text = front_matter(b"---\nname: deploy\ndescription: >\n  How to\n  deploy.\n---\n# Deploy\n").decode()
+        text = front_matter(b"---\nname: deploy\ndescription: >\n  How to\n  deploy.\n---\n# Deploy\n")[0].decode()
         skill, problem = read_skill(text, "folder", "gpu:/p/.agents/skills/folder/SKILL.md")
         assert (skill.name, skill.description, problem) == ("deploy", "How to deploy.", "")
         assert skill.location == "gpu:/p/.agents/skills/folder/SKILL.md"
@@ -96,15 +96,45 @@ class TestSkill:
             (b"# no front matter", "no front matter"),
             (b"---\nname: [1\n---\n", "no YAML"),
             (b"---\n- a\n- b\n---\n", "no front matter"),
-            (b"---\nname: x\nnever ended", "no front matter"),
             (b"---\n" + b"[" * 3000 + b"\n---\n", "no YAML"),
             (b"---\nname: !!python/object/apply:os.system ['true']\n---\n", "no YAML"),
         ],
     )
     def test_that_says_nothing_of_itself_has_its_folders_name_and_a_problem(self, text: bytes, words: str) -> None:
-        skill, problem = read_skill(front_matter(text).decode(), "deploy", "x")
+        skill, problem = read_skill(front_matter(text)[0].decode(), "deploy", "x")
         assert (skill.name, skill.description) == ("deploy", "")
         assert words in problem
+
+    def test_has_front_matter_if_that_has_an_end(self) -> None:
+        assert front_matter(b"---\nname: x\nnever ended") == (b"name: x\nnever ended", False)
+        assert front_matter(b"name: x\n---\n") == (b"", True)
+
+    @pytest.mark.parametrize(
+        ("text", "name", "description", "problem"),
+        [
+            (
+                "name: 2024-01-01\ndescription: 3.5",
+                "deploy",
+                "",
+                "its name is no text to YAML (2024-01-01): put it in quotes; "
+                "its description is no text to YAML (3.5): put it in quotes",
+            ),
+            ("name: {a: b}\ndescription: How.", "deploy", "How.", "its name is no text but a mapping"),
+            ("name: x\ndescription: [a]", "x", "", "its description is no text but a list"),
+            ("name:\ndescription: ''", "deploy", "", "its name is empty; its description is empty"),
+            ("other: 1", "deploy", "", "it has no name; it has no description"),
+            (
+                f"name: x\ndescription: {'y' * 1025}",
+                "x",
+                "y" * 1023 + "…",
+                "its description has 1,025 characters, and is cut after 1,024",
+            ),
+            (f"name: x\ndescription: {'y' * 1024}", "x", "y" * 1024, ""),
+        ],
+    )
+    def test_whose_fields_are_no_texts_says_so(self, text: str, name: str, description: str, problem: str) -> None:
+        skill, found = read_skill(text, "deploy", "x")
+        assert (skill.name, skill.description, found) == (name, description, problem)
 
     @given(text=st.text(max_size=200))
     def test_is_one_line_whatever_stands_there(self, text: str) -> None:
