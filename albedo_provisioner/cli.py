@@ -285,7 +285,7 @@ def _choose(location: Location, arguments: argparse.Namespace) -> tuple[Choice |
     if arguments.python is not None and arguments.kernel is None:
         return choose.Choice(arguments.python, None, "Python 3"), None
     with _waiting_for(location):
-        offers = offers_at(location, arguments.python, arguments.kernel)
+        offers = offers_at(location, arguments.python, arguments.kernel, arguments.provide)
     choose.tell_broken(offers)
     if arguments.kernel is not None:
         return choose.by_name(offers, arguments.kernel, arguments.python), offers
@@ -305,7 +305,7 @@ def _check(settings: kernelspecs.Settings, checked: CheckedLocation | None) -> C
     location = settings.location
     if checked is None:
         with _waiting_for(location):
-            checked = check_location(location, settings.python)
+            checked = check_location(location, settings.python, provide=settings.provide)
     if settings.kernel is not None:
         # A kernelspec's kernel is no matter of this interpreter's, which then runs the keeper alone.
         checked = checked.for_keeper()

@@ -94,7 +94,7 @@ def _begin(
             return {"error": "kernelspec", "detail": str(error)}
     # Only now: it imports ctypes, and the kernel has no orphans for as long as it is still starting.
     subreaper = _become_subreaper()
-    lacking = missing(["zmq", *request.get("needs", ())])
+    lacking = missing(["zmq", *request.get("needs", ())], request.get("provide", True))
     if lacking:
         return {"error": "packages", **without(lacking)}
     from .keeper import Keeper

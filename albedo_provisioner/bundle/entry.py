@@ -120,16 +120,16 @@ def must_be_here(request: dict[str, Any]) -> None:
         fail("elsewhere", node=node, here=here, path=path)
 
 
-def missing(names: list[str]) -> list[str]:
+def missing(names: list[str], provide: bool = True) -> list[str]:
     """Return which of these packages this interpreter lacks, although those that were put here for it are added where
-    it has not got all itself. The interpreter was started without its site directories, to be quick; they are added
-    here, as any Python program has them.
+    it has not got all itself, unless `provide` is False. The interpreter was started without its site directories, to
+    be quick; they are added here, as any Python program has them.
     """
     import site
 
     site.main()
     lacking = [name for name in names if importlib.util.find_spec(name) is None]
-    if lacking and wheels.put_on_path():
+    if lacking and provide and wheels.put_on_path():
         lacking = [name for name in lacking if importlib.util.find_spec(name) is None]
     return lacking
 
@@ -164,17 +164,18 @@ def stage(request: dict[str, Any]) -> None:
 
 def check(request: dict[str, Any]) -> None:
     """Answer what a kernel would meet here: folder, home, interpreter, packages."""
-    report(checked=checked(folder(request["cwd"]), request["needs"]))
+    report(checked=checked(folder(request["cwd"]), request["needs"], request["provide"]))
 
 
-def checked(path: str, needs: list[str]) -> dict[str, Any]:
+def checked(path: str, needs: list[str], provide: bool) -> dict[str, Any]:
     """Return what a kernel with this interpreter would meet in a folder.
 
     Args:
         path: the folder.
         needs: packages that the interpreter must have.
+        provide: whether those that were put here for it count.
     """
-    lacking = missing(needs)
+    lacking = missing(needs, provide)
     version = None
     if importlib.util.find_spec("ipykernel") is not None:
         from importlib import metadata
@@ -202,8 +203,8 @@ def survey(request: dict[str, Any]) -> None:
     from .survey import survey as look
 
     found = look(path, request.get("kernel"))  # first: for the other, packages that were put here may be added
-    needs = ["ipykernel", "zmq"]
-    report(survey={"folder": path, "home": os.path.expanduser("~"), **found, "checked": checked(path, needs)})
+    seen = checked(path, ["ipykernel", "zmq"], request["provide"])
+    report(survey={"folder": path, "home": os.path.expanduser("~"), **found, "checked": seen})
 
 
 def gather(request: dict[str, Any]) -> None:

@@ -53,7 +53,10 @@ class CheckedLocation:
 
 
 def check_location(
-    location: Location, python: str | None = None, needs: Sequence[str] = ("ipykernel", "zmq")
+    location: Location,
+    python: str | None = None,
+    needs: Sequence[str] = ("ipykernel", "zmq"),
+    provide: bool = True,
 ) -> CheckedLocation:
     """Go to a location's host and see whether a kernel could start there; blocking.
 
@@ -61,13 +64,15 @@ def check_location(
         location: where.
         python: the interpreter to use there; None for the login shell's `python3`.
         needs: packages that it must have.
+        provide: whether those count that were put there for it.
 
     Raises:
         HostError: (a subclass) the host, the folder or the interpreter is not fit; the message says why and what to do.
     """
-    return io_thread.run_blocking(_check(location, python, needs))
+    return io_thread.run_blocking(_check(location, python, needs, provide))
 
 
-async def _check(location: Location, python: str | None, needs: Sequence[str]) -> CheckedLocation:
-    report = await ask(location.host, {"do": "check", "cwd": location.path, "needs": list(needs)}, python)
+async def _check(location: Location, python: str | None, needs: Sequence[str], provide: bool) -> CheckedLocation:
+    request = {"do": "check", "cwd": location.path, "needs": list(needs), "provide": provide}
+    report = await ask(location.host, request, python)
     return CheckedLocation.from_report(location.host, report["checked"])

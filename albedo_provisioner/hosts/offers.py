@@ -95,18 +95,19 @@ class Offers:
         return next((spec for spec in self.kernelspecs if spec.directory == directory), None)
 
 
-def offers_at(location: Location, python: str | None = None, kernel: str | None = None) -> Offers:
+def offers_at(location: Location, python: str | None = None, kernel: str | None = None, provide: bool = True) -> Offers:
     """Ask a host what it has to offer for a folder; blocking.
 
     Args:
         location: the folder.
         python: the interpreter that does the looking there; None for the login shell's `python3`.
         kernel: a kernelspec that is asked for; by its directory's path it may lie anywhere.
+        provide: whether packages that were put there for the interpreter count as what it has, see `check_location`.
 
     Raises:
         HostError: (a subclass) the host or the folder is not fit; the message says why and what to do.
     """
-    request = {"do": "survey", "cwd": location.path, "kernel": kernel}
+    request = {"do": "survey", "cwd": location.path, "kernel": kernel, "provide": provide}
     report = io_thread.run_blocking(ask(location.host, request, python))["survey"]
     return Offers(
         Location(location.host, str(report["folder"])),

@@ -166,7 +166,7 @@ class RemoteKernel(WatchedKernel):
 
     async def _make(self) -> None:
         """Have the kernel made, once, also when the connection breaks while that is under way."""
-        names = ("grace", "hold", "notebook", "journal_cells", "journal_bytes")
+        names = ("grace", "hold", "notebook", "journal_cells", "journal_bytes", "provide")
         settings = {name: getattr(self.request, name) for name in names}
         provided = False
         for attempt in range(_START_ATTEMPTS):

@@ -418,6 +418,23 @@ class TestTheCommand:
         assert cli.main(arguments) == 0
         assert "were put" not in capsys.readouterr().out
 
+    async def test_uses_nothing_of_it_where_that_is_not_wanted(
+        self, bare_host: Bare, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """What was put there for other kernels is no ipykernel of the interpreter's own."""
+        command = ["add", bare_host.host.location(), "--python", str(bare_host.python), "--replace"]
+        assert await asyncio.to_thread(cli.main, command) == 0
+        assert len(bare_host.sets) == 1
+        assert await asyncio.to_thread(cli.main, [*command, "--no-provide"]) == 1
+        assert f"{bare_host.python} on {bare_host.host.alias} has no ipykernel" in capsys.readouterr().err
+        config = {**bare_host.config, "provide": False}
+        manager = AsyncKernelManager(kernel_name=add_kernelspec(bare_host.host.location(), config))
+        with pytest.raises(PackagesMissingError, match="has no ipykernel"):
+            await manager.start_kernel()
+        assert settled(bare_host.host.leftovers) == []
+        async with started(bare_host.host.location(), bare_host.config) as kernel:
+            assert await kernel.value("1 + 1") == "2"
+
     def test_writes_down_that_nothing_may_be_put_there(self, bare_host: Bare) -> None:
         assert cli.main(["add", bare_host.host.location(), "--no-provide"]) == 0
         (kernelspec,) = find_ours()
