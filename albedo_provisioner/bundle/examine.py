@@ -2,7 +2,7 @@
 
 Nothing is put on the host for it, so that a full disk, or a home that cannot be written, can be told of; and as in the
 loader, any Python has to understand it, for one that is too old is told of as well. What takes our other modules
-(`health.py`) has them from memory.
+(`health.py`) has them from memory (`unstaged.py`).
 
 Each look has a thread and some seconds of its own: one that fails or hangs keeps none of the others from being told.
 """
@@ -68,59 +68,6 @@ def write(directory):
         os.close(file)
 
 
-def import_ours(request, read, report, is_trusted):
-    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None], Callable[..., bool]) -> None
-    """Make our modules importable: those that were put here by none but us, or else all of them from memory."""
-    root = os.path.join(os.path.expanduser("~"), ".albedo-remote")
-    directory = os.path.join(root, request["bundle"])
-    sys.dont_write_bytecode = True
-    if is_trusted(root, True) and is_trusted(directory):
-        sys.path.insert(0, directory)
-        return
-    import importlib.util  # what a finder takes itself has to be there before it
-    import io
-    import struct
-    import tarfile
-
-    report(need="bundle")
-    files = {}
-    with tarfile.open(fileobj=io.BytesIO(read(struct.unpack("!I", read(4))[0]))) as archive:
-        for member in archive:
-            content = archive.extractfile(member)
-            files[member.name] = content.read() if content else b""
-    sys.meta_path.insert(0, FromMemory(directory, files, importlib.util.spec_from_loader))
-
-
-class FromMemory:
-    """Imports modules from texts, as if they lay in a directory."""
-
-    def __init__(self, directory, files, make_spec):
-        # type: (str, dict[str, bytes], Callable[..., Any]) -> None
-        self.directory = directory
-        self.files = files
-        self.make_spec = make_spec
-
-    def find_spec(self, name, path=None, target=None):
-        # type: (str, object, object) -> Any
-        """Find a module among the texts."""
-        for ending, package in (("/__init__.py", True), (".py", False)):
-            file = name.replace(".", "/") + ending
-            if file in self.files:
-                return self.make_spec(name, self, origin=file, is_package=package)
-        return None
-
-    def create_module(self, spec):
-        # type: (object) -> None
-        """Leave it to Python."""
-
-    def exec_module(self, module):
-        # type: (Any) -> None
-        """Run a module's text."""
-        file = module.__spec__.origin
-        module.__file__ = os.path.join(self.directory, file)
-        exec(compile(self.files[file], module.__file__, "exec"), module.__dict__)
-
-
 def look(function, kept):
     # type: (Callable[[], dict[str, Any]], list[dict[str, Any]]) -> None
     """Have one look, and keep what is seen, or why nothing is."""
@@ -165,8 +112,8 @@ def measure(read, report):
         report(time=time.time())
 
 
-def main(request, read, report, is_trusted):
-    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None], Callable[..., bool]) -> None
+def main(request, read, report, import_ours):
+    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None], Callable[[], None]) -> None
     """Tell all there is to say of this host, then help to measure the way to it."""
     version = "%d.%d.%d" % sys.version_info[:3]
     here = {"python": sys.executable, "version": version, "os": os.uname()[0], "arch": os.uname()[4]}
@@ -179,7 +126,7 @@ def main(request, read, report, is_trusted):
     looks = {"home": home}
     if sys.version_info >= (3, 11):
         try:
-            import_ours(request, read, report, is_trusted)
+            import_ours()
             from albedo_bundle import health  # type: ignore[import-not-found,unused-ignore]
 
             looks.update(health.looks(request))

@@ -118,8 +118,9 @@ def main():
     os.write(1, request["marker"].encode("ascii"))
     if request["do"] == "probe":
         probe()
-    if request["do"] == "examine":
-        # Examining puts nothing here either, and tells of an old Python, too. Its code (examine.py) is in the request.
+    if "code" in request:
+        # What brings its code with it puts nothing here either: examine.py, which tells of an old Python, too, or what
+        # is to run where nothing can be put (unstaged.py).
         exec(request["code"], {"request": request, "read": read, "report": report, "is_trusted": is_trusted})
         sys.exit(0)
     if sys.version_info < (3, 11):

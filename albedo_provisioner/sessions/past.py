@@ -36,8 +36,8 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     )
     if cell.kernel_id is None:
         report.note = (
-            "The code was being run without a kernel when the process that had asked for it ended: it may have run, "
-            "in part or to its end."
+            "The code was being run without a kernel when its caller was cancelled, or the process that had asked for "
+            "it ended: it may have run, in part or to its end."
         )
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
     try:

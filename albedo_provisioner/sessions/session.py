@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.wire import TOOL
-from ..errors import AlbedoError, KernelGoneError, KernelStartError, LinkAwayError
+from ..errors import AlbedoError, HostError, KernelGoneError, KernelStartError, LinkAwayError, StagingError
 from ..kernels.calls import Handler
 from ..kernels.console import Execution
 from ..kernels.endings import in_background
@@ -31,7 +31,7 @@ from .records import CellName, CellRecord, SessionRecord
 from .results import ERROR, INTERRUPTED, LOST, KernelReport, Result, is_interrupt, status_of
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel
 from .tools import SessionTools
-from .without_kernel import run_once
+from .without_kernel import RunAlone
 
 if TYPE_CHECKING:
     from .registry import Registry
@@ -78,6 +78,7 @@ class SessionCore:
         self._cell = CurrentCell(record.session_id, self._held)
         self._next: tuple[CellName, float] | None = None  # whose turn it is, and since when
         self._readying: asyncio.Task[None] | None = None  # what has to be done before its code can begin
+        self._alone: RunAlone | None = None  # the code that runs without a kernel
         self._on_record: tuple[Any, ...] = ()  # what was put there last, see `SessionRecord.lasting`
         self._prepared: tuple[Any, ...] = ()  # the kernel whose cells have what we offer, and which tools
         self._late: list[str] = []  # what threads of earlier cells printed since
@@ -191,9 +192,9 @@ class SessionCore:
             try:
                 if not await self._made_ready(call, report, notes):
                     return self._never_begun(call, cell, report, notes)
-            except KernelStartError as error:
-                if not self._held.ours:
-                    raise
+            except (KernelStartError, StagingError) as error:
+                if not self._held.ours or self.record.kernel_id is not None:
+                    raise  # there is a kernel, or may be
                 return await self._without_kernel(call, cell, report, notes, error)
             result = await self._run(call, cell, report, notes)
             if result is not None:
@@ -293,9 +294,11 @@ class SessionCore:
         self.record.lost = None
 
     async def _without_kernel(
-        self, call: Call, cell: CellName, report: KernelReport, notes: list[str], error: KernelStartError
+        self, call: Call, cell: CellName, report: KernelReport, notes: list[str], error: HostError
     ) -> Result:
         """No kernel can be started on a host that can be used otherwise: run the code once without one.
+
+        Once the code may have begun there is a result, and it is on record: it must not run again.
 
         Raises:
             KernelStartError: that cannot be done either.
@@ -304,25 +307,32 @@ class SessionCore:
         records = self._registry.records
         records.begin(cell, self.record.session_id, None, call.code)
         outputs = Outputs(call.limits, records.outputs, cell.msg_id, call.told)
-        began = time.monotonic()
+        alone = self._alone = RunAlone(self.record, call.code, call.timeout, outputs, cell.cell_id)
         try:
-            result = await run_once(self.record, call.code, call.timeout, outputs, cell.cell_id, report)
+            result = await alone.run(report)
         except AlbedoError as second:
             records.withdraw(cell.msg_id)
             raise KernelStartError(
                 error.host, f"{error} Nor could the code be run without a kernel: {second}", error.detail
             ) from error
+        except asyncio.CancelledError:
+            if not alone.begun:
+                records.withdraw(cell.msg_id)
+            raise
+        finally:
+            self._alone = None
         report.reused, report.ended = False, True
         self._tell_loss(report, notes)
         notes.append(
             f"No kernel could be started, so the code was run once without one, and nothing that it defined is kept. "
-            f"{error}"
+            f"{str(error).rstrip('.')}."
         )
+        notes += alone.notes
         if self.tools.names:
             notes.append("It could call no tools.")
         _note_of_listener(outputs, notes)
         report.note = " ".join([*notes, *self._news_of_links()])
-        result.duration = time.monotonic() - began
+        result.duration = time.monotonic() - alone.since
         self._finish(cell, result)
         return result
 

@@ -32,6 +32,8 @@ LOOKS_TIMEOUT = 30.0
 MEASURE_TIMEOUT = 10.0
 """Seconds for each of the measures."""
 
+_MAIN = "main(request, read, report, lambda: import_ours(request, read, report, is_trusted))"
+
 _PINGS = 6
 _ENOUGH = 0.3  # seconds of transfer that tell enough of the throughput
 _FIRST, _MOST = 1 << 15, 1 << 24  # bytes that are sent at once to find it out
@@ -95,7 +97,7 @@ async def examine(
         enter: called with each step: "connecting", "asking", "measuring".
     """
     found = Examined()
-    code = bare_text("examine.py") + "\nmain(request, read, report, is_trusted)\n"
+    code = f"{bare_text('unstaged.py')}\n{bare_text('examine.py')}\n{_MAIN}\n"
     talk = _Conversation(transport, {"do": "examine", "code": code, "cwd": folder}, python)
     try:
         enter("connecting")
