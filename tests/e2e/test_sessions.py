@@ -496,60 +496,6 @@ class TestHosts:
             sessions.open("rel")
 
 
-class TestWithoutKernel:
-    """S2: where no kernel can be started the code is run once, in a fresh interpreter."""
-
-    @pytest.fixture
-    def bare(self, any_host: Host, monkeypatch: pytest.MonkeyPatch) -> str:
-        """Return an interpreter of the host that has no ipykernel, and cannot be given one."""
-        monkeypatch.setenv("PIP_NO_INDEX", "1")
-        monkeypatch.setenv("PIP_FIND_LINKS", "/nowhere")
-        python = any_host.home / "bare" / "bin" / "python3"
-        made = any_host.run([str(any_host.python), "-m", "venv", "--without-pip", str(any_host.home / "bare")])
-        assert made.returncode == 0
-        return str(python)
-
-    def test_the_result_says_so(self, any_host: Host, bare: str, sessions: Sessions) -> None:
-        session = sessions.open(any_host.location(), python=bare, env={"A": "1"})
-        result = session.execute(
-            "import os, sys\nprint('out')\nprint('err', file=sys.stderr)\nos.environ['A'], os.getcwd()"
-        )
-        assert (result.status, result.stdout, result.stderr) == ("ok", "out\n", "err\n")
-        assert result.value == repr(("1", str(any_host.home)))
-        assert (result.kernel.reused, result.kernel.ended, result.kernel.state_lost) == (False, True, False)
-        assert "without one" in str(result.kernel.note)
-        assert "ipykernel" in str(result.kernel.note)
-        assert session.status()["kernel_id"] is None
-        assert session.cell(result.cell_id).value == result.value
-        wait_until(lambda: not any_host.processes(), what="nothing is left")
-
-    def test_errors_timeouts_and_exits_are_told(self, any_host: Host, bare: str, sessions: Sessions) -> None:
-        session = sessions.open(any_host.location(), python=bare)
-        error = session.execute("def f(): 1 / 0\nf()")
-        assert (error.status, error.error) == ("error", "ZeroDivisionError: division by zero")
-        assert "in f" in str(error.traceback)
-        assert session.execute("this is no Python").error.startswith("SyntaxError")  # type: ignore[union-attr]
-        code = "import subprocess, time\nsubprocess.Popen(['sleep', '7777'])\nprint('begun')\ntime.sleep(600)"
-        late = session.execute(code, timeout=1)
-        assert (late.status, late.stdout) == ("timeout", "begun\n")
-        assert session.execute("import sys\nsys.exit(3)").status == "error"
-        assert session.execute("import os\nos._exit(3)").status == "error"
-        assert session.execute(f"x = {'1 + ' * 50_000} 1\nx").status in ("ok", "error")
-        wait_until(lambda: not any_host.processes(), what="nothing is left")
-
-    def test_a_kernel_that_can_be_started_later_is(self, embedded_host: Embedded, sessions: Sessions) -> None:
-        embedded_host.write("lib/ipykernel/__init__.py", "raise ImportError('half installed')\n")
-        profile = (embedded_host.home / ".profile").read_text()
-        embedded_host.write(".profile", f"{profile}export PYTHONPATH={embedded_host.home}/lib\n")
-        session = sessions.open(embedded_host.location())
-        result = session.execute("'ran'")
-        assert (result.value, result.kernel.ended) == ("'ran'", True)
-        assert "half installed" in str(result.kernel.note)
-        embedded_host.write(".profile", profile)
-        again = session.execute("x = 41\nx")
-        assert (again.value, again.kernel.ended, again.execution_count) == ("41", False, 1)
-
-
 PROGRAM = """
 import sys
 from albedo_provisioner import Sessions
