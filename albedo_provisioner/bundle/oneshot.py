@@ -63,7 +63,10 @@ def run(request: dict[str, Any]) -> None:
     """
     path = folder(request["cwd"])
     # By a child, which has no children: what the account's shells have left running is ours, and not the code's.
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        fail("spawn", program=sys.executable, detail=words_of(error))
     if child:
         os.waitpid(child, 0)
         return
@@ -85,7 +88,7 @@ def run(request: dict[str, Any]) -> None:
     finally:
         found = Ladder([], own_children=True, mark=mark, term_grace=_TERM_GRACE, reap=processes.reap).run()
     if done is not None:
-        ended = [process.name for process in found.ended]
+        ended = [process.name for process in found.ended if process.how != "exit"]
         left = [f"{process.name} ({process.pid}): {process.why}" for process in (*found.survivors, *found.foreign)]
         report(done={**done, "ended": ended[:_MOST_NAMES], "count": len(ended), "left": left[:_MOST_NAMES]})
 

@@ -106,6 +106,8 @@ class SessionCore:
         state = None
         if self._readying is not None:
             state = "starting"
+        elif self._alone is not None:
+            state = "busy"
         elif kernel is not None and kernel.poll() is None:
             state = "busy" if running is not None else ("starting" if kernel.state == "starting" else "idle")
         cell_id, since = (running.name, self._cell.since) if running else (None, 0.0)
@@ -161,7 +163,7 @@ class SessionCore:
                 self._must_be_open()
             if self._cell.running is not None and self._cell.running.msg_id == cell.msg_id:
                 in_background(self._cell.give_way())
-            else:
+            elif self._alone is None or self._alone.cell_id != cell_id or not self._alone.interrupt():
                 work.cancel()  # it has not begun, and will not
             raise
 
@@ -478,6 +480,8 @@ class SessionCore:
         Raises:
             AlbedoError: the host did not confirm it.
         """
+        if self._alone is not None:
+            return self._alone.interrupt()
         if self._cell.known is None and self._readying is not None:
             return self._readying.cancel()
         return await self._cell.interrupt()
@@ -493,6 +497,8 @@ class SessionCore:
             self.record.lost = _RESET
             await self._cell.end(at_once=True)
             return
+        if self._alone is not None:
+            self._alone.interrupt()
         async with self._cell.turn():
             had_one = self.record.kernel_id is not None
             await self._reset(self._report())

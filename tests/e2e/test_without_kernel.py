@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from faces import Embedded, Host, Real
@@ -130,7 +131,7 @@ class TestWhatItLeavesRunning:
         assert "ended with it: python" in note(session, forked, timeout=30)
         flooding = "import subprocess\nsubprocess.Popen(['yes'], stderr=1)\nprint('x')"
         result = session.execute(flooding, timeout=30)
-        assert (result.status, result.stdout.replace("y\n", "").strip("y")) == ("ok", "x\n")
+        assert (result.status, "x\n" in result.full_stdout()) == ("ok", True)
         assert "ended with it: yes." in str(result.kernel.note)
         wait_until(lambda: not embedded_host.processes(), what="nothing is left")
 
@@ -166,15 +167,16 @@ class TestItsTime:
 
     def test_may_be_ended_by_an_interrupt(self, session: Session) -> None:
         code = "import time\nprint('begun')\ntry:\n    time.sleep(600)\nfinally:\n    print('x')"
-
-        def interrupt(_: object) -> None:
-            alone = session._session._core._alone
-            assert alone is not None
-            assert alone.interrupt()
-
-        result = session.execute(code, on_output=interrupt)
+        begun = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            call = pool.submit(session.execute, code, on_output=lambda _: begun.set())
+            assert begun.wait(60)
+            status = session.status()
+            assert session.interrupt()
+            result = call.result()
         assert (result.status, result.stdout) == ("interrupted", "begun\nx\n")
-        assert session._session._core._alone is None
+        assert (status["execution_state"], status["cell_id"]) == ("busy", result.cell_id)
+        assert not session.interrupt()
 
 
 class TestOnce:
@@ -201,8 +203,7 @@ class TestOnce:
         with pytest.raises(asyncio.CancelledError):
             await call
         result = await session.execute(self.CODE.format(0), cell_id="a")
-        assert result.status in ("lost", "interrupted")
-        assert "may have run" in str(result.kernel.note)
+        assert (result.status, result.error) == ("interrupted", "KeyboardInterrupt: ")
         assert (embedded_host.home / "ran").read_text() == "x"
 
     def test_and_an_error_means_that_it_was_not_run(
