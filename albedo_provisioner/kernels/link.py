@@ -210,6 +210,11 @@ class KernelLink:
         return self._link.state == ATTACHED
 
     @property
+    def ended(self) -> bool:
+        """Whether it has ended for good: nothing that is said arrives any more."""
+        return self._ended
+
+    @property
     def congested(self) -> bool:
         """Whether more is waiting to be sent than should be."""
         return self._link.held > HOLD

@@ -25,6 +25,7 @@ from ..hosts.recent import RecentHosts
 from ..hosts.refusals import start_failed
 from .endings import end_on_host, in_background, prove_endings
 from .front import FrontMaker
+from .link import KernelLink
 from .records import ENDING, KernelRecord, KernelRecords
 from .request import KernelRequest
 from .watched import WatchedKernel
@@ -47,6 +48,10 @@ together, as after a walk between two networks."""
 
 _ATTACH_PAUSE = 0.4
 
+_NEXT_KERNEL = 10.0
+"""Seconds from the word that a kernel is gone, keeper and all, in which Jupyter's restarter, which looks every three
+seconds, has one made in its place. Cells that are sent meanwhile are for that one."""
+
 
 class RemoteKernel(WatchedKernel):
     """A kernel, our link to it, and what stands in front of it here. Used on the I/O thread's loop.
@@ -64,6 +69,7 @@ class RemoteKernel(WatchedKernel):
         super().__init__(request, kernel_id, node)
         self.guest = guest
         self._finishing: asyncio.Task[dict[str, Any]] | None = None
+        self._for_the_next: list[tuple[int, Sequence[Buffer]]] = []  # what was sent since the kernel is gone
         self._front = make_front(  # it outlives a link
             request.key,
             request.signature_scheme,
@@ -323,8 +329,20 @@ class RemoteKernel(WatchedKernel):
         """Pass on what a client says. When it is to interrupt, that is for the cell that runs now, and for no other."""
         if channel == CONTROL and json_part(parts, HEADER).get("msg_type") == "interrupt_request":
             in_background(self.interrupt_by(parts))
-        else:
+        elif not self._link.ended:
             self._link.send(channel, parts)
+        else:
+            # Nobody is there to be asked. Whoever asks is answered all the same, by the next kernel or in words.
+            if self._gone_at is not None and not self._relaunching:
+                self._for_the_next.append((channel, parts))
+            loop = asyncio.get_running_loop()
+            loop.call_at(max(loop.time(), (self._gone_at or 0.0) + _NEXT_KERNEL), self._refuse_for_good, self._link)
+
+    def _refuse_for_good(self, link: KernelLink) -> None:
+        """Tell those who asked a kernel that is gone so, unless another one has taken its place."""
+        if self._link is link:
+            self._for_the_next.clear()
+            self._front.give_up(self.cause or "The kernel ended.")
 
     async def _act_on_cell(self, signum: int, timeout: float | None, only: str | None = None, **more: Any) -> bool:
         running = self._front.running if signum == signal.SIGINT else []
@@ -404,7 +422,7 @@ class RemoteKernel(WatchedKernel):
                 await self._start_over()
             else:
                 self._set_facts(answer["kernel"])
-            self._front.give_up(None)
+                self._front.give_up(None)  # those of one that is gone were told so, and later ones are for the new one
             self._expected = self._silent = False
             await self._until_running()
         finally:
@@ -424,7 +442,10 @@ class RemoteKernel(WatchedKernel):
     async def _start_over(self) -> None:
         """Have a new keeper made: the host is there without the old one, as after a restart of the host."""
         self._node = ""  # a name that stands for several machines may lead to another one now
-        self._link = self._new_link()
+        self._link, self._gone_at = self._new_link(), None
+        waiting, self._for_the_next = self._for_the_next, []
+        for channel, parts in waiting:
+            self._link.send(channel, parts)
         self._put_record()
         self._set_state("starting")
         try:
@@ -433,6 +454,7 @@ class RemoteKernel(WatchedKernel):
             await asyncio.shield(self._undo_start(error))
             await self._link.close()
             self._set_state("exited")
+            self._front.give_up(f"The kernel could not be started anew: {error}")
             raise
 
     async def finish(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
@@ -454,6 +476,7 @@ class RemoteKernel(WatchedKernel):
             return {"survivors": [], "foreign": []}
         if self._finishing is None:
             self._finishing = asyncio.get_running_loop().create_task(self._finish(term_grace))
+            self._finishing.add_done_callback(self._note_end)  # nobody may be waiting for it by then
             KernelRecords().set_state(self.kernel_id, ENDING)
         done, _ = await asyncio.wait([self._finishing], timeout=timeout)
         if not done:
@@ -462,6 +485,10 @@ class RemoteKernel(WatchedKernel):
                 "can be reached again."
             )
         return self._finishing.result()
+
+    def _note_end(self, finishing: asyncio.Task[dict[str, Any]]) -> None:
+        if not finishing.cancelled() and finishing.exception() is not None:
+            log.info("%s: the kernel's end is not proven: %s", self.host, finishing.exception())
 
     async def _finish(self, term_grace: float) -> dict[str, Any]:
         try:

@@ -63,6 +63,9 @@ class WatchedKernel:
         self._silent = False  # whether there is nothing more to come from a kernel that has ended
         self._relaunching = False  # whether we are at starting it anew
         self._replaced = False  # whether a newer process uses our link
+        self._gone_at: float | None = (
+            None  # by the loop's clock, when the host said that neither it nor its keeper lives
+        )
         self._changed = asyncio.Event()
         self._transport = HostPool.get().transport_for(request.location.host)
         self._link = self._new_link()
@@ -81,7 +84,7 @@ class WatchedKernel:
     @property
     def away(self) -> str | None:
         """Why the host is out of reach at the moment; None while it is not."""
-        return self._link.away
+        return None if self._gone_at is not None else self._link.away  # that host has answered
 
     @property
     def shut_out(self) -> SignInError | None:
@@ -253,6 +256,7 @@ class WatchedKernel:
 
     def gone(self, error: KernelGoneError) -> None:
         """The host is there, and the kernel is not."""
+        self._gone_at = asyncio.get_running_loop().time()
         if self.state != "exited" or self.cause is None:  # else its end, and how it came, has been told already
             self.cause = str(error)
             if error.boot_id and self._boot_id and error.boot_id != self._boot_id:

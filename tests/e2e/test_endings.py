@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from faces import Embedded, Host, keeper_of
-from kernels import Cell, Kernel, eventually, make_with_restarter, started
+from kernels import Cell, Kernel, add_kernelspec, eventually, make_with_restarter, started
 from procs import alive
 
 
@@ -348,3 +348,61 @@ async def test_nobody_is_left_when_a_start_is_given_up(embedded_host: Embedded) 
         except TimeoutError:
             pass
     await eventually(lambda: embedded_host.leftovers() == [], what="nothing left on the host")
+
+
+SHORT_LIFE = """
+import sys
+from jupyter_client.manager import KernelManager
+manager = KernelManager(kernel_name=sys.argv[1])
+manager.start_kernel()
+print(manager.provisioner.status["pid"], flush=True)
+sys.stdin.readline()
+while manager.is_alive():
+    pass
+manager.shutdown_kernel()
+print("ended", flush=True)
+"""
+
+
+class TestGone:
+    """Neither the kernel nor its keeper is there any more."""
+
+    async def test_a_cell_that_is_sent_then_is_answered_with_the_cause(self, embedded_host: Embedded) -> None:
+        """K5: nobody starts another kernel, so nobody would ever answer."""
+        async with started(embedded_host.location()) as kernel:
+            for pid in (keeper_of(embedded_host).pid, kernel.status["pid"]):
+                kill(embedded_host, pid)
+            await eventually(lambda: kernel.status["process"] == "exited")
+            first = await kernel.run("1", 20)
+            assert_told(first, "has this kernel no more", embedded_host)
+            again = await kernel.run("2", 3)  # now that nobody has come, at once
+            assert_told(again, "has this kernel no more", embedded_host)
+            await kernel.manager.restart_kernel(now=True)
+            assert await kernel.value("1 + 1", 20) == "2"
+
+    async def test_with_jupyters_restarter_the_next_kernel_takes_it(self, embedded_host: Embedded) -> None:
+        """K5: as with a local kernel."""
+        async with started(embedded_host.location(), make=make_with_restarter) as kernel:
+            before = kernel.status["pid"]
+            for pid in (keeper_of(embedded_host).pid, before):
+                kill(embedded_host, pid)
+            await eventually(lambda: kernel.status["process"] == "exited")
+            assert await kernel.value("6 * 7", 30) == "42"
+            assert kernel.status["pid"] != before
+
+    def test_a_program_that_ends_with_it_prints_nothing_of_ours(self, embedded_host: Embedded) -> None:
+        """K5, K8."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        with subprocess.Popen(
+            [sys.executable, "-c", SHORT_LIFE, kernelspec],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as program:
+            assert program.stdout is not None
+            pid = int(program.stdout.readline())
+            for each in (keeper_of(embedded_host).pid, pid):
+                kill(embedded_host, each)
+            said, complaint = program.communicate("\n", timeout=60)
+        assert (said, complaint) == ("ended\n", "")
