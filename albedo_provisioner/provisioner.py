@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import posixpath
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
@@ -29,6 +28,7 @@ from .kernels.relay import relay_at
 from .kernels.remote import SHUTDOWN_PATIENCE, RemoteKernel
 from .kernels.request import KernelRequest
 from .location import Location
+from .notebook_name import NotebookName, server
 from .workspace.serving import serve_memory
 
 if TYPE_CHECKING:
@@ -45,9 +45,6 @@ ANSWER_PATIENCE = 6.0
 
 FINISH_TIMEOUT = 10.0
 """Seconds that an ended kernel's host is given to prove that nothing is left."""
-
-_LOOK_INTERVAL = 2.0
-"""Seconds between looks at what a notebook is called now."""
 
 _END_INTERVAL = 0.5
 """Seconds for which a question whether the kernel lives waits for an end that was asked for."""
@@ -146,9 +143,8 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._waited = False
         self._end_wanted = False
         self._info_file: str | None = None
-        self._path: str | None = None  # the notebook's, as the server's page calls it
         self._renamed = ""  # the path of the notebook, since it was renamed
-        self._look_again = 0.0
+        self._name: NotebookName | None = None
         self._lost: str | None = None  # what became of the notebook's earlier kernel, for its next cell
         self._step = "ended"  # while there is no kernel yet, or no more
         self._progress: Progress | None = None
@@ -238,7 +234,28 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._waited = False
         self._end_wanted = False
         self._info_file = _server_info_file()
+        self._follow_notebook()
         return await self._connect()
+
+    def _follow_notebook(self) -> None:
+        kernel = self._kernel
+        if self._name is None and kernel is not None and kernel.request.notebook and not kernel.guest:
+            self._name = NotebookName(self.kernel_id, kernel.request.notebook, self._rename)
+
+    def _rename(self, path: str) -> None:
+        """Go with the notebook, which is called so now."""
+        self._renamed = path
+        if self._kernel is not None:
+            self.log.info("Kernel %s goes with its notebook, which is %s now.", self.kernel_id, path)
+            io_thread.IOThread.get().call_soon(self._kernel.rename_notebook, path)
+
+    def _let_go(self) -> RemoteKernel | None:
+        """Have no kernel any more, and return the one there was."""
+        kernel, self._kernel = self._kernel, None
+        if self._name is not None:
+            self._name.stop()
+            self._name = None
+        return kernel
 
     def _told(self, step: str) -> None:
         self._step = step
@@ -337,34 +354,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             # A manager that waits for the end asks at intervals. Who is told as soon as it is there waits for less.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(io_thread.run(kernel.wait()), _END_INTERVAL)
-        if kernel.request.notebook and not kernel.guest and time.monotonic() > self._look_again:
-            self._look_again = time.monotonic() + _LOOK_INTERVAL
-            await self._follow_notebook(kernel)
         return kernel.poll()
-
-    async def _follow_notebook(self, kernel: RemoteKernel) -> None:
-        """See whether a page has renamed the notebook: by the old name another one might be given the kernel."""
-        sessions = getattr(_server(), "session_manager", None)
-        if sessions is None:
-            return
-        from tornado.web import HTTPError  # a Jupyter Server has it loaded
-
-        try:
-            session = await sessions.get_session(kernel_id=self.kernel_id)
-            before, self._path = self._path, str(session["path"])
-            if self._path == before:
-                return
-            names = [
-                str(sessions.get_kernel_env(self._path, name)["JPY_SESSION_NAME"])
-                for name in (posixpath.basename(self._path), session["name"])
-            ]
-        except HTTPError:
-            return  # no page has a session with it (any more)
-        if before is None and kernel.request.notebook in names:
-            return  # it is called as it was at the start
-        self._renamed = names[0]
-        self.log.info("Kernel %s goes with its notebook, which is %s now.", self.kernel_id, self._renamed)
-        io_thread.IOThread.get().call_soon(kernel.rename_notebook, self._renamed)
 
     async def wait(self) -> int | None:
         """Wait for the kernel's process to end."""
@@ -403,7 +393,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     async def _keep(self) -> None:
         """Let go of the kernel: it stays on its host, for its notebook to find again."""
-        kernel, self._kernel = self._kernel, None
+        kernel = self._let_go()
         if kernel is not None:
             await io_thread.run(kernel.leave())
             self.log.info("Kernel %s is kept on %s.", self.kernel_id, kernel.host)
@@ -488,7 +478,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         kernel = self._kernel
         if kernel is None or restart:
             return
-        self._kernel = None
+        self._let_go()
         try:
             timeout = FINISH_TIMEOUT if kernel.away is None else 0.0
             report = await io_thread.run(kernel.finish(term_grace=1.0, timeout=timeout))
@@ -592,15 +582,9 @@ def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
 
 
-def _server() -> Any:
-    """Return the Jupyter Server that this process is; None when it is none."""
-    module = sys.modules.get("jupyter_server.serverapp")
-    return module.ServerApp.instance() if module is not None and module.ServerApp.initialized() else None
-
-
 def _server_info_file() -> str | None:
     """Return the file by which this process's Jupyter Server is found, if it is there."""
-    path = getattr(_server(), "info_file", None)
+    path = getattr(server(), "info_file", None)
     return path if path and os.path.exists(path) else None
 
 
@@ -611,7 +595,7 @@ def _server_is_stopping(info_file: str | None) -> bool:
         info_file: what `_server_info_file` said earlier. `jupyter server stop` and the page's "Shut down" set no
             flag, but the first thing that a server does then is to remove it.
     """
-    return bool(getattr(_server(), "_stopping", False)) or (info_file is not None and not os.path.exists(info_file))
+    return bool(getattr(server(), "_stopping", False)) or (info_file is not None and not os.path.exists(info_file))
 
 
 def _given_by_caller(env: dict[str, str] | None) -> dict[str, str]:

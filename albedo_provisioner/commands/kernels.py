@@ -100,6 +100,8 @@ def _print_table(kernels: list[FoundKernel]) -> None:
     for kernel in kernels:
         state = f"{kernel.state} ({kernel.note})" if kernel.note else kernel.state
         notebook = _shorter(kernel.notebook) or "-"
+        if kernel.notebook_now:
+            notebook += f" ({kernel.notebook_now})"
         memory = "-" if kernel.memory is None else f"{kernel.memory / 1e6:.0f} MB"
         folder = kernel.folder if kernel.host else _shorter(kernel.folder)
         rows.append((kernel.short_id, kernel.host_name, folder, notebook, state, when(kernel.since), memory))
@@ -128,6 +130,7 @@ def _as_json(answers: list[HostAnswer]) -> dict[str, Any]:
                 "host": kernel.host,
                 "folder": kernel.folder,
                 "notebook": kernel.notebook or None,
+                "notebook_now": kernel.notebook_now or None,
                 "state": kernel.state,
                 "note": kernel.note or None,
                 "since": kernel.since,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from ..errors import AlbedoError
 from ..hosts import io_thread
+from .notebook_file import is_of
 from .records import KernelRecords
 from .survey import FoundKernel, HostAnswer, of_record, survey_on_io_thread
 
@@ -88,10 +88,18 @@ def by_notebook(path: str, deadline: float) -> list[FoundKernel]:
 
 async def by_notebook_on_io_thread(path: str, deadline: float) -> list[FoundKernel]:
     """Do what `by_notebook` does, on the I/O thread."""
-    found = [of_record(record) for record in KernelRecords().all() if is_notebook(record.notebook, path)]
+    records = KernelRecords()
+    found = [
+        of_record(record) for record in records.all() if is_of(record.notebook, records.mark(record.kernel_id), path)
+    ]
     if not found:
         answers = await survey_on_io_thread(None, deadline)
-        found = [kernel for answer in answers for kernel in answer.kernels if is_notebook(kernel.notebook, path)]
+        found = [
+            kernel
+            for answer in answers
+            for kernel in answer.kernels
+            if is_of(kernel.notebook, records.mark(kernel.kernel_id), path)
+        ]
         if not found:
             raise AlbedoError(
                 f"No kernel is known to have run for {path}; `jupyter albedo kernels` lists those there are, and "
@@ -99,19 +107,6 @@ async def by_notebook_on_io_thread(path: str, deadline: float) -> list[FoundKern
                 f" {_unasked(answers)}".rstrip()
             )
     return sorted(found, key=lambda kernel: kernel.since or 0.0, reverse=True)
-
-
-def is_notebook(recorded: str, path: str) -> bool:
-    """Whether a notebook on record is this file.
-
-    Jupyter names it by its absolute path; some versions, and other programs, by one relative to the server's root.
-    """
-    name = recorded.replace("RTC:", "")  # what JupyterLab's collaboration puts before it
-    if not name:
-        return False
-    if os.path.isabs(name):
-        return os.path.realpath(name) == os.path.realpath(path)
-    return os.path.abspath(path).endswith("/" + os.path.normpath(name))
 
 
 def _unasked(answers: Sequence[HostAnswer]) -> str:

@@ -19,6 +19,7 @@ from ..bundle.spawn import boot_id
 from ..database import opened, opened_to_read
 from ..home import albedo_home
 from ..location import Location
+from .notebook_file import FileMark, file_of, is_of, mark_of
 
 LIVE, ENDING = "live", "ending"
 
@@ -36,6 +37,7 @@ CREATE TABLE IF NOT EXISTS kernels (
     started REAL NOT NULL
 ) STRICT;
 CREATE TABLE IF NOT EXISTS nodes (kernel_id TEXT PRIMARY KEY, node TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS notebooks (kernel_id TEXT PRIMARY KEY, mark TEXT NOT NULL) STRICT;
 """
 
 
@@ -93,7 +95,8 @@ class KernelRecords:
         self._path = albedo_home(home) / "kernels.sqlite"
 
     def put(self, record: KernelRecord) -> None:
-        """Add a record, or replace the one of the same kernel."""
+        """Add a record, or replace the one of the same kernel; note which file its notebook is."""
+        mark = mark_of(file_of(record.notebook))
         with self._open() as database:
             database.execute(
                 "INSERT OR REPLACE INTO kernels VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -107,13 +110,19 @@ class KernelRecords:
                     record.started,
                 ),
             )
+            if mark is not None:
+                noted = json.dumps([mark.inode, mark.born])
+                database.execute("INSERT OR REPLACE INTO notebooks VALUES (?, ?)", (record.kernel_id, noted))
 
     def claim(self, location: Location, notebook: str, kernel: str | None) -> KernelRecord | None:
         """Make this process the owner of a notebook's newest live kernel whose owner has ended, and return it.
 
+        A kernel of a notebook that was renamed is its kernel, and not that of a new one with the old name, as far as
+        the files tell (see `notebook_file.py`).
+
         Args:
             location: where it runs.
-            notebook: the notebook.
+            notebook: the notebook, as Jupyter names it.
             kernel: of which kernelspec of the host it is, see `KernelRequest`.
 
         Of several processes that claim at once, one gets it.
@@ -121,11 +130,14 @@ class KernelRecords:
         with self._open() as database:
             database.execute("BEGIN IMMEDIATE")
             rows = database.execute(
-                "SELECT * FROM kernels WHERE location = ? AND notebook = ? AND state = ? ORDER BY started DESC",
-                (str(location), notebook, LIVE),
+                "SELECT * FROM kernels WHERE location = ? AND state = ? ORDER BY notebook = ? DESC, started DESC",
+                (str(location), LIVE, notebook),
             )
             for record in map(_record, rows.fetchall()):
-                if record.orphaned and record.request.get("kernel") == kernel:
+                if not record.orphaned or record.request.get("kernel") != kernel:
+                    continue
+                mark, file = _mark(database, record.kernel_id), file_of(notebook)
+                if record.notebook == notebook if file is None else is_of(record.notebook, mark, file):
                     owner = json.dumps(this_process())
                     database.execute("UPDATE kernels SET owner = ? WHERE kernel_id = ?", (owner, record.kernel_id))
                     return record
@@ -157,6 +169,7 @@ class KernelRecords:
         with self._open() as database:
             database.execute("DELETE FROM kernels WHERE kernel_id = ?", (kernel_id,))
             database.execute("DELETE FROM nodes WHERE kernel_id = ?", (kernel_id,))
+            database.execute("DELETE FROM notebooks WHERE kernel_id = ?", (kernel_id,))
 
     def set_node(self, kernel_id: str, node: str) -> None:
         """Note on which of the machines behind its host's name a kernel on record runs."""
@@ -171,6 +184,11 @@ class KernelRecords:
             row = database.execute("SELECT node FROM nodes WHERE kernel_id = ?", (kernel_id,)).fetchone()
         return "" if row is None else str(row[0])
 
+    def mark(self, kernel_id: str) -> FileMark | None:
+        """Return what was noted of the file of a kernel's notebook; None when nothing was."""
+        with self._open() as database:
+            return _mark(database, kernel_id)
+
     def get(self, kernel_id: str) -> KernelRecord | None:
         """Return a kernel's record."""
         with self._open() as database:
@@ -184,6 +202,11 @@ class KernelRecords:
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
         return opened(self._path, _SCHEMA, _CONTENT)
+
+
+def _mark(database: sqlite3.Connection, kernel_id: str) -> FileMark | None:
+    row = database.execute("SELECT mark FROM notebooks WHERE kernel_id = ?", (kernel_id,)).fetchone()
+    return None if row is None else FileMark(*json.loads(row[0]))
 
 
 def _record(row: tuple[Any, ...]) -> KernelRecord:

@@ -19,6 +19,7 @@ from ..hosts.asking import ask
 from ..location import Location
 from .endings import prove_endings
 from .journal import kernel_facts
+from .notebook_file import whereabouts
 from .records import ENDING, KernelRecord, KernelRecords
 
 DEADLINE = 15.0
@@ -59,6 +60,13 @@ class FoundKernel:
     pid: int | None = None
     record: KernelRecord | None = None
     python: str | None = None
+
+    @property
+    def notebook_now(self) -> str:
+        """What became of the notebook's file since, in a few words; empty when it is there, or nobody knows."""
+        if self.record is None:
+            return ""
+        return whereabouts(self.record.notebook, KernelRecords().mark(self.kernel_id))
 
     @property
     def short_id(self) -> str:

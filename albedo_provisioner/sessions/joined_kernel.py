@@ -10,8 +10,8 @@ import asyncio
 import logging
 
 from ..errors import AlbedoError, KernelGoneError
-from ..kernels.find import is_notebook
 from ..kernels.joining import known_kernel, request_of
+from ..kernels.notebook_file import is_of
 from ..kernels.records import ENDING, KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.survey import FoundKernel, of_record
@@ -83,12 +83,13 @@ class JoinedKernel(SessionKernel):
         first = known_kernel(joined.kernel_id, place, self._record.python)
         if joined.notebook is None:
             return [first]
+        records = KernelRecords()
         others = [
             of_record(record)
-            for record in reversed(KernelRecords().all())
+            for record in reversed(records.all())
             if record.kernel_id != joined.kernel_id
             and record.state != ENDING
-            and is_notebook(record.notebook, joined.notebook)
+            and is_of(record.notebook, records.mark(record.kernel_id), joined.notebook)
         ]
         return [first, *others]
 

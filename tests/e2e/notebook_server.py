@@ -48,9 +48,10 @@ class NotebookServer:
     Args:
         root: its directory of notebooks.
         options: more command-line options.
+        time_to_dead: seconds between the looks of Jupyter's restarter at a kernel.
     """
 
-    def __init__(self, root: Path, *options: str) -> None:
+    def __init__(self, root: Path, *options: str, time_to_dead: float = 0.3) -> None:
         self.root = root
         _write_config()
         self._keyboard, terminal = os.openpty()
@@ -59,7 +60,7 @@ class NotebookServer:
             [
                 *(sys.executable, "-c", _SERVER, "--allow-root", "--no-browser", "--ip=127.0.0.1", "--port=0"),
                 *(f"--IdentityProvider.token={TOKEN}", f"--ServerApp.root_dir={root}"),
-                *("--AsyncIOLoopKernelRestarter.time_to_dead=0.3", *options),
+                *(f"--AsyncIOLoopKernelRestarter.time_to_dead={time_to_dead}", *options),
             ],
             stdin=terminal,  # without one, SIGINT would not be Ctrl-C to it
             stdout=self._log,
@@ -112,7 +113,7 @@ class NotebookServer:
 
     def start(self, kernel_name: str, notebook: str = "a.ipynb") -> Answer:
         """Start a notebook's session."""
-        content = {"path": notebook, "name": notebook, "type": "notebook", "kernel": {"name": kernel_name}}
+        content = {"path": notebook, "name": Path(notebook).name, "type": "notebook", "kernel": {"name": kernel_name}}
         return self.ask("POST", "api/sessions", content)
 
     def open(self, kernel_id: str) -> Channels:

@@ -8,16 +8,19 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crash import albedo, listed
+from crash import albedo, code, listed, write_notebook
 from faces import Embedded, Host, keeper_of
 from kernels import add_kernelspec
 from leaks import settled
 from notebook_server import Answer, Channels, NotebookServer
 from procs import alive, send, wait_until
 
+from albedo_provisioner.errors import AlbedoError
+from albedo_provisioner.kernels.find import by_notebook
 from albedo_provisioner.kernels.records import LIVE, KernelRecords
 
 if TYPE_CHECKING:
@@ -30,13 +33,13 @@ class Servers:
     """Jupyter Servers of one user, one after the other or side by side, with the same notebooks."""
 
     def __init__(self, workspace: Workspace) -> None:
-        self._root = workspace.root / "notebooks"
-        self._root.mkdir()
+        self.root = workspace.root / "notebooks"
+        self.root.mkdir()
         self.running: list[NotebookServer] = []
 
-    def start(self) -> NotebookServer:
+    def start(self, time_to_dead: float = 0.3) -> NotebookServer:
         """Start one more."""
-        self.running.append(NotebookServer(self._root))
+        self.running.append(NotebookServer(self.root, time_to_dead=time_to_dead))
         return self.running[-1]
 
     def crash(self, kernelspec: str) -> int:
@@ -97,6 +100,14 @@ def find_again(server: NotebookServer, kernelspec: str, pid: int) -> dict[str, A
         assert "goes on with the kernel that ran for it" in told
         assert said(channels, "print(x)") == ("41\n", ""), "it is told once"
         return session
+
+
+def pid_of_kernel_for(notebook: Path) -> int | None:
+    """Return the pid of the kernel that `jupyter albedo recover` would take for a notebook."""
+    (kernel,) = by_notebook(str(notebook), 20)
+    (there,) = [each for each in listed() if each["kernel_id"] == kernel.kernel_id]
+    pid: int | None = there["pid"]
+    return pid
 
 
 def end(server: NotebookServer, session: dict[str, Any]) -> None:
@@ -171,12 +182,15 @@ class TestKilled:
     ) -> None:
         """L3: every new notebook has a name that it does not keep."""
         kernelspec = add_kernelspec(embedded_host.location())
-        first = servers.start()
+        # Nothing else asks for the kernel's state meanwhile: the name is followed all the same.
+        first = servers.start(time_to_dead=600)
+        write_notebook(servers.root / "Untitled.ipynb", code("1"))
         with opened(first, kernelspec, "Untitled.ipynb") as (session, channels):
             channels.run("x = 41")
             pid = pid_in(channels)
-            renamed = first.ask("PATCH", f"api/sessions/{session['id']}", {"path": "real.ipynb"})
-            assert renamed.status == 200, renamed
+            # As JupyterLab does it.
+            for url in ("contents/Untitled.ipynb", f"sessions/{session['id']}"):
+                assert first.ask("PATCH", f"api/{url}", {"path": "real.ipynb"}).status == 200
             wait_until(lambda: KernelRecords().all()[0].notebook.endswith("/real.ipynb"), 20, "it is on record")
             # Also by a keeper that takes the place of one which was killed.
             send(keeper_of(embedded_host), signal.SIGKILL)
@@ -192,6 +206,37 @@ class TestKilled:
             assert "goes on with the kernel" in told
         for each in (other, session):
             end(second, each)
+        assert settled(embedded_host.leftovers) == []
+
+    def test_one_that_was_renamed_without_a_server_is_known_by_its_file(
+        self, servers: Servers, embedded_host: Embedded
+    ) -> None:
+        """L3: and a new one with the old name is not taken for it."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        old, new, elsewhere = (servers.root / name for name in ("a.ipynb", "b.ipynb", "sub/b.ipynb"))
+        write_notebook(old, code("1"))
+        pid = servers.crash(kernelspec)
+        assert "a.ipynb (" not in albedo("kernels")
+        old.rename(new)
+        write_notebook(old)
+        assert "a.ipynb (now b.ipynb)" in albedo("kernels")
+        assert pid_of_kernel_for(new) == pid
+        with pytest.raises(AlbedoError, match="No kernel is known"):
+            by_notebook(str(old), 20)
+        elsewhere.parent.mkdir()
+        new.rename(elsewhere)
+        old.unlink()
+        assert "a.ipynb (not there any more)" in albedo("kernels")
+        write_notebook(old)
+        second = servers.start()
+        with opened(second, kernelspec) as (other, channels):
+            assert said(channels, "print('x' in globals())") == ("False\n", "")
+        end(second, other)
+        with opened(second, kernelspec, "sub/b.ipynb") as (session, channels):
+            assert pid_in(channels) == pid
+        wait_until(lambda: KernelRecords().all()[0].notebook.endswith("sub/b.ipynb"), 20, "its name is on record")
+        assert "not there" not in albedo("kernels")
+        end(second, session)
         assert settled(embedded_host.leftovers) == []
 
     def test_changing_the_kernel_gives_a_fresh_one_and_ends_the_old(
