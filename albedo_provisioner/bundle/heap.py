@@ -24,7 +24,8 @@ class OutOfMemoryWatch:
     The group may hold more than that process, such as what a cell has started. What was killed in it long before the
     process's own end is no cause of that, so the watch is to be renewed while the process lives.
 
-    Where there is no such count, or it cannot be read, `killed` says no: a guess would be worse than nothing.
+    The count is of the whole group, so it does not say who was killed; `kernel_log.py` may know that. Where there is no
+    such count, or it cannot be read, `kills` says none: a guess would be worse than nothing.
 
     Args:
         pid: the process, which must be running.
@@ -40,10 +41,10 @@ class OutOfMemoryWatch:
         """Forget the kills before the last renewal; call it every few seconds while the process lives."""
         self._before, self._now = self._now, self._count()
 
-    def killed(self) -> bool:
-        """Whether the system has killed a process of the group since the renewal before the last one."""
+    def kills(self) -> int:
+        """Return how many processes of the group the system has killed since the renewal before the last one."""
         now = self._count()
-        return self._before is not None and now is not None and now > self._before
+        return 0 if self._before is None or now is None else max(0, now - self._before)
 
     def _count(self) -> int | None:
         if not self._file:

@@ -82,11 +82,29 @@ def how_it_ended(exit_: dict[str, Any]) -> str:
     if exit_.get("out_of_memory"):
         return "was killed by the system because memory ran out there"
     if code is None:
-        return "has ended; its keeper was killed before, so how is not known"
+        return "has ended; its keeper was killed before, so how is not known" + _beside(exit_)
     if code >= 0:
         return f"ended by itself with exit status {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"was ended by {name}"
+    return f"was ended by {name}{_beside(exit_)}"
+
+
+def _beside(exit_: dict[str, Any]) -> str:
+    """Return what else happened there that may have been the cause, where that is all that is known."""
+    kills = exit_.get("memory_kills") or 0
+    if not kills:
+        return ""
+    how_many, one = (
+        ("one process", "it may have been this one")
+        if kills == 1
+        else (
+            f"{kills} processes",
+            "this may have been one of them",
+        )
+    )
+    return (
+        f"; at about that time the system killed {how_many} of its memory group because memory ran out there, and {one}"
+    )

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from faces import Embedded, Host, keeper_of
 from kernels import Cell, Kernel, add_kernelspec, eventually, make_with_restarter, numbered, started
 from procs import alive, read, send, wait_until
 
+from albedo_provisioner.bundle.kernel_log import KernelLog
 from albedo_provisioner.kernels.records import ENDING, KernelRecords
 
 if TYPE_CHECKING:
@@ -85,42 +85,52 @@ def removed(group: Path) -> bool:
     return True
 
 
+EAT = "import time\nb = bytearray(600 << 20)"
+
+
+@pytest.fixture(params=["local_host", "sshd_host"])
+def local_or_sshd(request: pytest.FixtureRequest) -> Host:
+    """Return a host where kernels run as we do, or as an account that may mostly not read the system's log."""
+    host: Host = request.getfixturevalue(request.param)
+    return host
+
+
+def log_tells(host: Host) -> bool:
+    """Whether the host's keepers can read in the system's log whom it has killed."""
+    code = f"from {KernelLog.__module__} import KernelLog; print(KernelLog().killed_for_memory(0))"
+    return host.run([str(host.python), "-c", f"import sys; sys.path[:0] = {sys.path!r}; {code}"]).stdout == "False\n"
+
+
 class TestOutOfMemory:
-    async def test_a_kernel_that_took_too_much_is_told_so(self, local_host: Host, memory_group: MemoryGroup) -> None:
-        """K5: for real; first a child of it, then itself."""
-        with inside(memory_group):
-            context = started(local_host.location())
-            kernel = await context.__aenter__()
-        try:
+    async def test_a_kernel_that_took_too_much_is_told_so_and_one_that_somebody_killed_is_not(
+        self, local_or_sshd: Host, memory_group: MemoryGroup
+    ) -> None:
+        """K5: for real. Of a child of it, the system's count says no more than of the kernel itself."""
+        host = local_or_sshd
+        async with started(host.location()) as kernel:
+            memory_group.add(keeper_of(host).pid)
             memory_group.limit.write_text(str(300 << 20))
-            eat = "import time\nb = bytearray(600 << 20)"
-            cell = await kernel.run(
-                f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {eat!r}]).returncode"
-            )
-            assert cell.value == str(-signal.SIGKILL)
-            cell = await kernel.run("import signal, os\ndef f(): return bytearray(600 << 20)\nb = f()")
-            assert "because memory ran out there" in words_of(cell)
-        finally:
+            await kernel.manager.restart_kernel(now=True)
+            child = f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {EAT!r}]).returncode"
+            assert await kernel.value(child) == str(-signal.SIGKILL)
+            cell = await sleeping(kernel)
+            os.kill(kernel.status["pid"], signal.SIGKILL)
+            words = words_of(await cell.done())
+            assert "was ended by SIGKILL" in words
+            if log_tells(host):
+                assert "memory" not in words
+            else:
+                assert "the system killed one process of its memory group because memory ran out there" in words
+                assert "it may have been this one" in words
+
+            await kernel.manager.restart_kernel(now=True)
+            cell = await kernel.run("def f(): return bytearray(600 << 20)\nb = f()")
+            words = words_of(cell)
+            if log_tells(host):
+                assert "was killed by the system because memory ran out there" in words
+            else:
+                assert "was ended by SIGKILL; at about that time the system killed" in words
             memory_group.limit.write_text("-1" if memory_group.limit.name.endswith("bytes") else "max")
-            await context.__aexit__(None, None, None)
-
-
-@contextmanager
-def inside(group: MemoryGroup) -> Iterator[None]:
-    """Have what this process starts meanwhile be in a control group."""
-    mine = next(
-        line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines() if is_memory(line, group)
-    )
-    group.add(os.getpid())
-    try:
-        yield
-    finally:
-        MemoryGroup(group.folder.parent / mine.strip("/"), "").add(os.getpid())
-
-
-def is_memory(line: str, group: MemoryGroup) -> bool:
-    """Whether a line of /proc/<pid>/cgroup is that of the hierarchy that a group belongs to."""
-    return ":memory:" in line if group.folder.parent.name == "memory" else line.startswith("0:")
 
 
 HOST_PYTHON = """#!/bin/sh

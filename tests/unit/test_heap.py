@@ -42,15 +42,15 @@ def test_only_what_was_killed_of_late_counts(
 ) -> None:
     """K5: a child that was killed for it is no reason to say so of a kernel that dies of something else, much later."""
     watch, _, write = system
-    assert not watch.killed()
+    assert watch.kills() == 0
     write(4)
-    assert watch.killed()
+    assert watch.kills() == 1
     watch.renew()
-    assert watch.killed(), "the last look may have been just before the process's end"
+    assert watch.kills() == 1, "the last look may have been just before the process's end"
     watch.renew()
-    assert not watch.killed(), "that was long ago"
+    assert watch.kills() == 0, "that was long ago"
     write(5)
-    assert watch.killed()
+    assert watch.kills() == 1
 
 
 @pytest.mark.parametrize("text", [None, "", "oom_kill", "oom_kill many\n", "oom_kill 5 6\n", "oom 5\n"])
@@ -59,15 +59,15 @@ def test_what_cannot_be_read_is_no_kill(
 ) -> None:
     watch, counts, write = system
     counts.unlink() if text is None else counts.write_text(text)
-    assert not watch.killed()
+    assert watch.kills() == 0
     watch.renew()
     write(9)
     watch.renew()
-    assert not watch.killed(), "how many there were before is not known"
+    assert watch.kills() == 0, "how many there were before is not known"
     watch.renew()
     write(10)
-    assert watch.killed()
+    assert watch.kills() == 1
 
 
 def test_a_process_without_groups_is_never_said_to_have_been_killed(tmp_path: Path) -> None:
-    assert not OutOfMemoryWatch(7, str(tmp_path), str(tmp_path)).killed()
+    assert OutOfMemoryWatch(7, str(tmp_path), str(tmp_path)).kills() == 0
