@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import __version__, kernelspecs
 from .commands import browse, completion, doctor, hosts, kernels, link, login, mcp, memory, recover, stop
-from .commands.table import print_table
+from .commands.table import print_table, say
 from .commands.waiting import PATIENCE, Waiting, waiting
 from .errors import AlbedoError, KernelStartError, LocationError
 from .location import Location, place
@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status
     except AlbedoError as error:
-        print(f"jupyter albedo: {error}", file=sys.stderr)
+        say(f"jupyter albedo: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -270,7 +270,7 @@ def _add(arguments: argparse.Namespace) -> int:
     )
     if settings.location.host is not None and arguments.check:
         _note_host(settings.location.host)
-    print(f"Added {added.name} ({added.display_name}) in {added.directory}")
+    say(f"Added {added.name} ({added.display_name}) in {added.directory}")
     return 0
 
 
@@ -293,7 +293,7 @@ def _choose(location: Location, arguments: argparse.Namespace) -> tuple[Choice |
         return choose.by_question(offers), offers
     if arguments.location.endswith(":"):
         choose.print_all(offers, arguments.location)
-        print("jupyter albedo: which of these? Nobody can be asked here.", file=sys.stderr)
+        say("jupyter albedo: which of these? Nobody can be asked here.", file=sys.stderr)
         return None, offers
     return choose.by_default(offers, arguments.location, arguments.provide), offers
 
@@ -310,7 +310,7 @@ def _check(settings: kernelspecs.Settings, checked: CheckedLocation | None) -> C
         # A kernelspec's kernel is no matter of this interpreter's, which then runs the keeper alone.
         checked = checked.for_keeper()
     if checked.warning is not None:
-        print(f"Note: {location.host or 'this machine'} {checked.warning}.", file=sys.stderr)
+        say(f"Note: {location.host or 'this machine'} {checked.warning}.", file=sys.stderr)
     if checked.without is not None:
         _provide(settings, checked, checked.without)
     return checked
@@ -339,7 +339,7 @@ def _provide(settings: kernelspecs.Settings, checked: CheckedLocation, without: 
     with waiting("putting ipykernel and what it needs on the host ...", PATIENCE):
         wheels = provide_at(settings.location, settings.python, without, lambda progress: None)
     lacking = "ipykernel" if settings.kernel is None else "pyzmq"
-    print(
+    say(
         f"Python {checked.python_version} on {host} ({checked.python}) has no {lacking}: {len(wheels.wheels)} packages "
         f"({wheels.size / 1e6:.1f} MB) were put below ~/.albedo-remote there, behind its own."
     )
@@ -364,7 +364,7 @@ def _list(arguments: argparse.Namespace) -> int:
         print(json.dumps(entries, indent=2, ensure_ascii=False))
         return 0
     if not found:
-        print("No kernels were added yet; add one with: jupyter albedo add host:~/folder", file=sys.stderr)
+        say("No kernels were added yet; add one with: jupyter albedo add host:~/folder", file=sys.stderr)
         return 0
     rows = [
         (k.name, k.location, str(k.config.get("kernel") or "-"), str(k.config.get("python") or "python3"), k.where)
@@ -381,10 +381,10 @@ def _remove(arguments: argparse.Namespace) -> int:
             removed = kernelspecs.remove(name)
         except AlbedoError as error:
             # The others are removed all the same; who asked for three is not helped by stopping at the first.
-            print(f"jupyter albedo: {error}", file=sys.stderr)
+            say(f"jupyter albedo: {error}", file=sys.stderr)
             status = 1
         else:
-            print(f"Removed {removed.name} ({removed.location}) from {removed.directory}")
+            say(f"Removed {removed.name} ({removed.location}) from {removed.directory}")
     return status
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
 from ..location import place
-from .table import print_table
+from .table import print_table, printable, say
 from .waiting import waiting
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
         _print_listing(answers[LIST], arguments.all)
     for words in dict.fromkeys(words for name in answers if name != LIST for words in answers[name].problems):
         if words not in told:
-            print(f"Note: {printable(words)}")
+            say(f"Note: {printable(words)}")
     return 0
 
 
@@ -87,7 +87,7 @@ async def _ask(location: str, arguments: argparse.Namespace) -> dict[str, Any]:
 def _print_repository(repo: Repository) -> tuple[str, ...]:
     """Print a line, and return the problems that are told in it."""
     if repo.kind is None:
-        print("in no repository")
+        say("in no repository")
         return ()
     where = f" at {printable(str(repo.root))}" if repo.root != repo.location and repo.root is not None else ""
     parts = [f"{repo.kind} repository{where}"]
@@ -116,7 +116,7 @@ def _print_repository(repo: Repository) -> tuple[str, ...]:
         parts.append(f"last touched {_day(repo.touched)}")
     if unknown:
         parts.append(f"unknown: {', '.join(unknown)} ({printable('; '.join(repo.problems))})")
-    print(", ".join(parts))
+    say(", ".join(parts))
     return repo.problems if unknown else ()
 
 
@@ -124,7 +124,7 @@ def _print_preview(preview: Preview) -> None:
     total = sum(language.bytes for language in preview.languages)
     shares = [f"{each.name} {100 * each.bytes / total:.0f} %" for each in preview.languages[:_LANGUAGES] if total]
     more = " or more" if preview.truncated else ""
-    print(", ".join([f"{preview.tree.files} files, {_size(preview.tree.bytes)}{more}", *shares]))
+    say(", ".join([f"{preview.tree.files} files, {_size(preview.tree.bytes)}{more}", *shares]))
 
 
 def _print_listing(listing: Listing, hidden: bool) -> None:
@@ -132,20 +132,15 @@ def _print_listing(listing: Listing, hidden: bool) -> None:
     for entry in listing.entries:
         if entry.hidden and not hidden:
             continue
-        name = printable(entry.name) + ("/" if entry.kind == "folder" else "")
+        name = entry.name + ("/" if entry.kind == "folder" else "")
         size = "-" if entry.size is None else _size(entry.size)
         modified = "-" if entry.modified is None else _day(entry.modified)
-        rows.append((name, modified, size, printable(entry.error or entry.vcs or "")))
+        rows.append((name, modified, size, entry.error or entry.vcs or ""))
     if rows:
         print()
         print_table(("NAME", "MODIFIED", "SIZE", ""), rows)
     if listing.truncated:
-        print(f"... and more than these {len(listing.entries)}")
-
-
-def printable(text: str) -> str:
-    """Return a text that stands in a line of a terminal and does nothing else there, whatever a file is called."""
-    return "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+        say(f"... and more than these {len(listing.entries)}")
 
 
 def _day(seconds: float) -> str:

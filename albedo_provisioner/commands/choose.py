@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import ConfigError
-from .table import in_columns, terminal_width
+from .table import in_columns, say, terminal_width
 
 if TYPE_CHECKING:
     from ..hosts.offers import OfferedKernelspec, OfferedPython, Offers
@@ -64,13 +64,13 @@ def by_default(offers: Offers, typed: str, provide: bool) -> Choice:
     for each in offers.pythons:
         if each.kind == "folder":
             if _usable(each, provide):
-                print(f"The folder has an environment of its own, which is taken: {each.python}", file=sys.stderr)
+                say(f"The folder has an environment of its own, which is taken: {each.python}", file=sys.stderr)
                 return _of_python(each)
             lacking.append(each)
     for each in lacking:
         why = f"Python {each.version}" if _old(each) else "it has no ipykernel"
         command = _command(typed, "--python", each.python)
-        print(f"The folder's own environment is not taken ({why}). To take it: {command}", file=sys.stderr)
+        say(f"The folder's own environment is not taken ({why}). To take it: {command}", file=sys.stderr)
     return Choice(None, None, "Python 3")
 
 
@@ -83,10 +83,10 @@ def by_question(offers: Offers) -> Choice:
     choices = _choices(offers)
     if len(choices) == 1:
         return choices[0]
-    print(f"What there is on {offers.location.host or 'this machine'}:")
+    say(f"What there is on {offers.location.host or 'this machine'}:")
     width = terminal_width()
     for number, row in enumerate(_table(offers, width and width - len("  10  ")), 1):
-        print(f"  {number:>2}  {row}")
+        say(f"  {number:>2}  {row}")
     _tell_late(offers)
     while True:
         try:
@@ -95,7 +95,7 @@ def by_question(offers: Offers) -> Choice:
             raise KeyboardInterrupt from None
         if answer.isdecimal() and 1 <= int(answer) <= len(choices):
             return choices[int(answer) - 1]
-        print(f"A number from 1 to {len(choices)}, or Ctrl-C for none.")
+        say(f"A number from 1 to {len(choices)}, or Ctrl-C for none.")
 
 
 def print_all(offers: Offers, typed: str) -> None:
@@ -105,14 +105,14 @@ def print_all(offers: Offers, typed: str) -> None:
             options = ["--kernel", choice.kernelspec.kernel]
         else:
             options = ["--python", choice.python or "python3"]
-        print(f"{row}\n    {_command(typed, *options)}")
+        say(f"{row}\n    {_command(typed, *options)}")
     _tell_late(offers)
 
 
 def tell_broken(offers: Offers) -> None:
     """Say which environments of the folder are passed over because they have no interpreter any more."""
     for root, why in offers.broken:
-        print(
+        say(
             f"The folder's environment {_short(root, offers.home)} cannot be used: {why}. Make it anew.",
             file=sys.stderr,
         )
@@ -130,7 +130,7 @@ def _quoted(word: str) -> str:
 
 def _tell_late(offers: Offers) -> None:
     for what in offers.late:
-        print(f"Looking for {what} took too long or failed; some are missing.", file=sys.stderr)
+        say(f"Looking for {what} took too long or failed; some are missing.", file=sys.stderr)
 
 
 def _usable(offered: OfferedPython, provide: bool) -> bool:

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from ..errors import LocationError
+from .table import printable
 from .waiting import waiting
 
 if TYPE_CHECKING:
@@ -79,4 +80,4 @@ def _line(finding: Finding) -> str:
     if sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb":
         state = f"\x1b[{_COLOURS[finding.state]}m{state}\x1b[0m"
     words = " ".join(part for part in (finding.text, finding.advice) if part)
-    return f"{state}  {finding.check:<10}  {' '.join(words.split())}"
+    return f"{state}  {finding.check:<10}  {printable(' '.join(words.split()))}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import LocationError
 from ..location import parse_host
 from .kernels import add_timeout
-from .table import print_table
+from .table import print_table, say
 from .waiting import waiting
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
     told = {state.advice for state in states.values()}
     for trouble in config_troubles() if not arguments.hosts else ():
         if trouble not in told:
-            print(trouble, file=sys.stderr)
+            say(trouble, file=sys.stderr)
     if arguments.json:
         print(json.dumps([_as_json(name, known.get(name), states) for name in names], indent=2, ensure_ascii=False))
     elif not names:
-        print("No host was used yet, and the ssh config names none; any that `ssh HOST` reaches will do.")
+        say("No host was used yet, and the ssh config names none; any that `ssh HOST` reaches will do.")
     elif states:
         _print_states(names, states)
     else:
@@ -95,7 +95,7 @@ def _print_states(names: list[str], states: dict[str, HostState]) -> None:
     print_table(("HOST", "STATE", "SYSTEM", "CORES", "PYTHON", "DETAIL"), rows)
     # What is wrong with the ssh config is the same for all hosts, and said once.
     for advice in filter(None, dict.fromkeys(states[name].advice for name in names)):
-        print(advice)
+        say(advice)
 
 
 def _as_json(name: str, known: KnownHost | None, states: dict[str, HostState]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from ..kernels.joining import request_of
 from ..kernels.remote import RemoteKernel
 from ..kernels.survey import DEADLINE, FoundKernel
 from ..location import Location
+from .table import say
 from .waiting import waiting
 
 _ANSWER_TIMEOUT = 5.0
@@ -42,7 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
         environment=arguments.sys_prefix,
         appearance=kernelspecs.Appearance(language=language, debugger=language == "python"),
     )
-    print(f"Added {added.name} ({added.display_name}) in {added.directory}")
+    say(f"Added {added.name} ({added.display_name}) in {added.directory}")
     return 0
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import HostError, LocationError
 from ..location import parse_host
-from .table import print_table
+from .table import print_table, say
 from .waiting import waiting
 
 if TYPE_CHECKING:
@@ -87,9 +87,9 @@ def run(arguments: argparse.Namespace) -> int:
         _print_table(kernels)
     for answer in answers:
         if answer.error is not None:
-            print(answer.error)
+            say(answer.error)
     if not kernels and all(answer.error is None for answer in answers):
-        print("No kernel runs on the hosts that were asked.", file=sys.stderr)
+        say("No kernel runs on the hosts that were asked.", file=sys.stderr)
     return 0
 
 

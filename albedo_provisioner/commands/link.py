@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..location import place
 from .memory import location, with_home
-from .table import print_table
+from .table import print_table, say
 from .waiting import waiting
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _add(arguments: argparse.Namespace) -> int:
 
     one, other = with_home(arguments.one), with_home(arguments.other)
     WorkspaceGroups().link(one, other)
-    print(f"Linked {one} with {other}")
+    say(f"Linked {one} with {other}")
     return 0
 
 
@@ -62,7 +62,7 @@ def _remove(arguments: argparse.Namespace) -> int:
     known = {link_id(each): each for group in groups.groups() for each in group}
     member = known.get(arguments.member) or with_home(place(arguments.member))
     groups.unlink(member)
-    print(f"{member} is not linked any more")
+    say(f"{member} is not linked any more")
     return 0
 
 
@@ -90,5 +90,5 @@ def _list(arguments: argparse.Namespace) -> int:
             [(row.id, str(number), str(row.location), row.badge, row.detail) for number, row in rows],
         )
     else:
-        print("No workspaces are linked; link two with: jupyter albedo link add LOCATION LOCATION")
+        say("No workspaces are linked; link two with: jupyter albedo link add LOCATION LOCATION")
     return 0

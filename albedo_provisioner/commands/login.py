@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import AlbedoError, ConfigError
 from ..location import parse_host
+from .table import say
 from .waiting import waiting
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     host = parse_host(arguments.host)
     if host is None:
-        print("This machine needs no sign-in.")
+        say("This machine needs no sign-in.")
         return 0
     ssh = _Ssh(host)
     resolved = resolve(host)
@@ -78,27 +79,25 @@ def run(arguments: argparse.Namespace) -> int:
         with waiting(f"{ssh.host}: looking whether you are signed in ..."):
             room = ssh.room_on(path)
         if room:
-            print(f"You are signed in to {ssh.host} already: its connection is at {path}.")
+            say(f"You are signed in to {ssh.host} already: its connection is at {path}.")
             return 0
         if room is None:
             ssh.control(path, "exit")  # it is there and does not answer
         else:
             full.append(path)
     if full:
-        print(
-            f"The connection to {ssh.host} has no room for more sessions (the server's MaxSessions); one more is made."
-        )
+        say(f"The connection to {ssh.host} has no room for more sessions (the server's MaxSessions); one more is made.")
     with waiting(f"{ssh.host}: looking whether it needs a sign-in ..."):
         words = ssh.fails_unasked()
     if words is None:
-        print(f"{ssh.host} needs no sign-in: your keys let you in. Nothing was left running.")
+        say(f"{ssh.host} needs no sign-in: your keys let you in. Nothing was left running.")
         return 0
     path = _sign_in(ssh, resolved, full)
     if "Host key verification failed" in words and ssh.fails_unasked() is None:
         ssh.control(path, "exit")
-        print(f"The host key of {ssh.host} is known now, and no further sign-in is needed. Nothing was left running.")
+        say(f"The host key of {ssh.host} is known now, and no further sign-in is needed. Nothing was left running.")
         return 0
-    print(
+    say(
         f"Signed in to {ssh.host}. The connection stays open in the background, at {path}; kernels there go over it "
         f"from now on. `jupyter albedo login --logout {ssh.host}` ends it."
     )
@@ -119,7 +118,7 @@ def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:
     path, options = "" if resolved.control_path in full else resolved.control_path, []
     if path and (not Path(path).parent.is_dir() or (os.path.lexists(path) and socket_identity(path) is None)):
         reason = "what is there is not yours" if os.path.lexists(path) else "there is no such directory"
-        print(f"Your ControlPath is {path}, and {reason}; another place is taken.", file=sys.stderr)
+        say(f"Your ControlPath is {path}, and {reason}; another place is taken.", file=sys.stderr)
         path = ""
     if not path:
         directory = make_our_directory(resolved.route(ssh.host))
@@ -149,9 +148,9 @@ def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:
 def _logout(ssh: _Ssh, masters: list[str]) -> int:
     ended = [path for path in masters if ssh.control(path, "exit")]
     for path in ended:
-        print(f"Signed out of {ssh.host}: the connection at {path} has ended.")
+        say(f"Signed out of {ssh.host}: the connection at {path} has ended.")
     if not ended:
-        print(f"There is no connection to {ssh.host} to end.")
+        say(f"There is no connection to {ssh.host} to end.")
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import LocationError
 from ..location import Location, place
+from .table import say
 
 if TYPE_CHECKING:
     from ..workspace.memory import WorkspaceMemory
@@ -66,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     if action == "read":
         sys.stdout.write(memory.read())
     elif action == "path":
-        print(memory_folder(memory.store.location))
+        say(memory_folder(memory.store.location))
     elif action in ("grep", "search"):
         return _find(memory, action, text, arguments.limit)
     else:
@@ -93,12 +94,12 @@ def with_home(typed: Location) -> Location:
 def _find(memory: WorkspaceMemory, action: str, text: str | None, limit: int | None) -> int:
     """Print what is found; the exit status is 1 when nothing is, as grep's."""
     if not text:
-        print(
+        say(
             f"jupyter albedo: {action} what? Give a text: jupyter albedo memory LOCATION {action} TEXT", file=sys.stderr
         )
         return 2
     bound = {} if limit is None else {"limit": limit}
     hits = memory.grep(text, **bound) if action == "grep" else memory.search(text, **bound)
     for hit in hits:
-        print(hit)
+        say(hit)
     return 0 if hits else 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import AlbedoError, ConfigError, KernelGoneError
 from ..light_imports import for_notebooks
 from .kernels import add_timeout
+from .table import printable, say
 from .waiting import waiting
 
 if TYPE_CHECKING:
@@ -77,9 +78,10 @@ def run(arguments: argparse.Namespace) -> int:
     with waiting("asking for what the kernel has kept ..."):
         kernel, cells = _journal(arguments)
     recovery = recover(file.notebook, cells, file.modified / 1e9)
-    print(f"{arguments.notebook}: kernel {kernel.short_id} on {kernel.host_name} has kept {_count(len(cells), 'cell')}")
+    kept = _count(len(cells), "cell")
+    say(f"{printable(arguments.notebook)}: kernel {kernel.short_id} on {kernel.host_name} has kept {kept}")
     for change in recovery.changes:
-        print(f"  cell {change.number}: {change.text}")
+        say(f"  cell {change.number}: {change.text}")
     summary = [f"{_count(recovery.written, 'cell')} {'would be ' if arguments.dry_run else ''}changed"]
     if recovery.left:
         summary.append(f"{recovery.left} left as it is" if recovery.left == 1 else f"{recovery.left} left as they are")
@@ -90,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
             _write(arguments.output, recovery.notebook, file, None)
         elif recovery.written:
             _write(arguments.notebook, recovery.notebook, file, file.modified)
-    print(", ".join(summary) + ".")
+    say(", ".join(summary) + ".")
     return 0
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import AlbedoError, HostError, LinkAwayError
 from .kernels import add_timeout
+from .table import printable, say
 from .waiting import Waiting, waiting
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             with line.aside():
                 for error in errors:
                     # The others are ended all the same.
-                    print(f"jupyter albedo: {error}", file=sys.stderr)
+                    say(f"jupyter albedo: {error}", file=sys.stderr)
 
     with waiting("ending, and looking whether anything is left ...") as line:
 
@@ -89,22 +90,22 @@ def _tell(kernel: FoundKernel, ended: dict[str, Any] | AlbedoError) -> bool:
     """Say what came of ending a kernel; whether nothing is left."""
     name = f"{kernel.short_id} on {kernel.host_name}"
     if isinstance(ended, (HostError, LinkAwayError)):
-        print(f"jupyter albedo: {ended}", file=sys.stderr)
+        say(f"jupyter albedo: {ended}", file=sys.stderr)
         if kernel.record is not None:
-            print(f"Kernel {name} is to be ended, which will be done at the next contact with its host.")
+            say(f"Kernel {name} is to be ended, which will be done at the next contact with its host.")
         return False
     if isinstance(ended, AlbedoError):
-        print(f"jupyter albedo: kernel {name} is not proven to have ended: {ended}", file=sys.stderr)
+        say(f"jupyter albedo: kernel {name} is not proven to have ended: {ended}", file=sys.stderr)
         return False
     left = [*ended["survivors"], *ended["foreign"]]
     for process in left:
-        print(
-            f"jupyter albedo: process {process['pid']} ({process['name']}) is left on {kernel.host_name}:"
+        say(
+            f"jupyter albedo: process {process['pid']} ({printable(process['name'])}) is left on {kernel.host_name}:"
             f" {process['why']}",
             file=sys.stderr,
         )
     if not left:
-        print(f"Ended {name} ({kernel.notebook or kernel.folder})")
+        say(f"Ended {name} ({printable(kernel.notebook or kernel.folder)})")
     return not left
 
 

@@ -33,8 +33,8 @@ BUSY = (None, "import subprocess\nsubprocess.Popen(['sleep', '600'])\nprint('BEG
 
 @pytest.fixture
 def notebook(workspace: Workspace) -> Path:
-    """Return the path of a notebook; the kernel commands do not open it."""
-    return workspace.root / "a.ipynb"
+    """Return the path of a notebook; the kernel commands do not open it, and are not led astray by its name."""
+    return workspace.root / "a\n\x1b[31m.ipynb"
 
 
 def test_a_kernel_is_listed_with_all_that_is_known_of_it_and_ended_with_its_children(
@@ -56,8 +56,11 @@ def test_a_kernel_is_listed_with_all_that_is_known_of_it_and_ended_with_its_chil
     short = kernel["kernel_id"][:8]
     assert row.startswith(f"{short}  {any_host.alias or 'this machine'}  ")
     assert "  busy  " in row
+    assert "a\\n\\x1b[31m.ipynb  " in row
 
-    assert f"Ended {short} on" in albedo("stop", short)
+    said = albedo("stop", short)
+    assert f"Ended {short} on" in said
+    assert "a\\n\\x1b[31m.ipynb)" in said
     assert any_host.processes() == []
     assert KernelRecords().all() == []
     assert "No kernel runs" in albedo("kernels")
