@@ -417,6 +417,11 @@ async def eventually(condition: Callable[[], object], seconds: float = PATIENCE,
         pause = min(pause * 1.5, 0.05)
 
 
+def numbered(count: int) -> list[str]:
+    """Return the lines that `print(i)` for i below count makes."""
+    return [str(i) for i in range(count)]
+
+
 async def until_status(session: AsyncSession, name: str, wanted: object) -> None:
     """Wait until a session's status says so; from one moment to the next, as it may do so for a short time.
 
