@@ -5,6 +5,12 @@ from __future__ import annotations
 import os
 import sys
 
+from .kernel_log import KernelLog
+
+TYPE_CHECKING = False  # not from typing: see processes.py
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def give_back() -> None:
     """Return freed memory to the system. The C library keeps it, between blocks that are in use still: after some
@@ -16,6 +22,39 @@ def give_back() -> None:
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others have no need of it
         if trim is not None:
             trim(0)
+
+
+class MemoryDeath:
+    """Tells of a process that has ended whether that was because memory ran out; made while it runs.
+
+    Args:
+        pid: the process.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._group = OutOfMemoryWatch(pid)
+        self._log = KernelLog()
+
+    def renew(self) -> None:
+        """See how things are; call it every few seconds while the process lives."""
+        self._group.renew()
+
+    def facts(self, code: int | None) -> dict[str, Any]:
+        """Return what is known, once, of the end of the process.
+
+        Args:
+            code: its exit code, minus the signal; None when it is not known.
+
+        Returns:
+            `out_of_memory`, whether the system is known to have killed it for that; and where that is not known,
+            `memory_kills`, how many processes of its group it has killed at about that time: one or none of them is it.
+        """
+        logged = self._log.killed_for_memory(self._pid)
+        self._log.close()
+        if code not in (-9, None):
+            return {"out_of_memory": False, "memory_kills": 0}
+        return {"out_of_memory": bool(logged), "memory_kills": self._group.kills() if logged is None else 0}
 
 
 class OutOfMemoryWatch:

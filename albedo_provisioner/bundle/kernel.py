@@ -11,8 +11,7 @@ import zmq
 
 from . import processes, rundir
 from .channels import KernelChannels
-from .heap import OutOfMemoryWatch
-from .kernel_log import KernelLog
+from .heap import MemoryDeath
 from .messages import HEADER, PARENT, json_part
 from .spawn import boot_id, last_words, memory_limit, spawn
 from .wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
@@ -100,8 +99,7 @@ class Kernel:
         self._unsure = False  # whether it may still be at what it was asked through an earlier keeper
         self._end_asked: tuple[str, float] | None = None  # who or what asked for its end, in words, and until when
         self._ours = True  # whether it is our child, so that we are told how it ended
-        self._memory: OutOfMemoryWatch | None = None
-        self._log: KernelLog | None = None
+        self._memory: MemoryDeath | None = None
 
     # -- the process -----------------------------------------------------------------------------------------
 
@@ -136,8 +134,7 @@ class Kernel:
         self._unsure = self.adopted = False
         self._end_asked = None
         self.responsive = True
-        self._memory = OutOfMemoryWatch(pid)
-        self._log = KernelLog()
+        self._memory = MemoryDeath(pid)
         record = {
             "pid": pid,
             "start": process[1] if process else 0,
@@ -186,18 +183,11 @@ class Kernel:
             self._end_asked = how, time.monotonic() + _END_TAKES
 
     def _ended(self, code: int | None) -> None:
-        logged = self._log.killed_for_memory(self.pid) if self._log is not None else None
-        if self._log is not None:
-            self._log.close()
-        # By the log it is certain, one way or the other. Else that others of its group were killed is all we know.
-        oom = bool(logged) and code in (-9, None)
-        kills = self._memory.kills() if self._memory is not None and logged is None and code in (-9, None) else 0
         asked = self._end_asked[0] if self._end_asked and time.monotonic() < self._end_asked[1] else None
         self.exit = {
             "code": code,
             "words": last_words(self._path),
-            "out_of_memory": oom,
-            "memory_kills": kills,
+            **(self._memory.facts(code) if self._memory is not None else {}),
             "memory_limit": memory_limit(),
             "asked": asked,
         }

@@ -26,7 +26,7 @@ from typing import Any
 
 from . import processes
 from .entry import fail, folder, report, words_of
-from .heap import OutOfMemoryWatch
+from .heap import MemoryDeath
 from .ladder import Ladder
 from .spawn import MARK, environment
 
@@ -155,7 +155,7 @@ class _Interpreter:
             fail("spawn", program=sys.executable, detail=words_of(error))
         os.close(telling)
         os.close(giving)
-        self._memory = OutOfMemoryWatch(self._process.pid)
+        self._memory = MemoryDeath(self._process.pid)
 
     def __enter__(self) -> _Interpreter:
         return self
@@ -182,7 +182,7 @@ class _Interpreter:
                 report(outcome=text[start : start + _PIECE])
         return {
             "code": self._process.returncode,
-            "out_of_memory": self._process.returncode == -signal.SIGKILL and not self._killed and self._memory.killed(),
+            **({} if self._killed else self._memory.facts(self._process.returncode)),
             "timed_out": self._timed_out,
             "interrupted": self._interrupted,
             "killed": self._killed,
