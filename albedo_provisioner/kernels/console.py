@@ -64,8 +64,9 @@ class Execution:
             log.exception("output of cell %s could not be taken", self.msg_id)
 
     def take_reply(self, content: dict[str, Any]) -> None:
-        """Take the kernel's answer."""
+        """Take the kernel's answer; in it may be what a pager is to show."""
         self.reply = content
+        self.hear("execute_reply", content)
         self._see()
 
     def give_up(self, why: str) -> None:

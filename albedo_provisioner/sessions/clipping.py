@@ -36,6 +36,14 @@ class ClippedText:
         """Whether anything is missing from `text`."""
         return self.cut > 0
 
+    @classmethod
+    def of(cls, text: str, limit: int, path: str | os.PathLike[str] | None) -> ClippedText:
+        """Return one of a text that is there already; see the class."""
+        clipped = cls(limit, path)
+        clipped.add(text)
+        clipped.close()
+        return clipped
+
     def add(self, piece: str) -> None:
         """Take a piece."""
         if self._file is not None:

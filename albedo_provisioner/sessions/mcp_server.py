@@ -15,7 +15,9 @@ from pydantic import Field
 from .. import __version__
 from ..errors import AlbedoError
 from ..hosts.hosts import AsyncHosts
+from .clipping import ClippedText
 from .faces import AsyncSession, AsyncSessions
+from .outputs import Limits, plain
 from .results import Result
 
 _INSTRUCTIONS = """\
@@ -29,6 +31,11 @@ with the user: memory.append("..."), and memory.search("words") finds it again.
 
 _FIRST_LOOK = 5.0
 """Seconds that a host has to say what an agent should know; what is known without it is told all the same."""
+
+_LIMITS = Limits(displays=5_000_000)
+
+_MOST_TEXT = 500_000
+"""Characters of a result's text for a model."""
 
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -67,7 +74,7 @@ def make_server(sessions: AsyncSessions, owner: str) -> MCPServer:
         try:
             session = await session_at(location, kernel)
             # A person cannot be waited for here: the agent has to be able to say that they are needed.
-            result = await session.execute(code, timeout=timeout, reset=reset, wait_for_sign_in=False)
+            result = await session.execute(code, timeout=timeout, reset=reset, limits=_LIMITS, wait_for_sign_in=False)
         except AlbedoError as error:
             return _refusal(error)
         return shown(result)
@@ -88,7 +95,7 @@ def make_server(sessions: AsyncSessions, owner: str) -> MCPServer:
             session = await sessions.join(
                 None if by_path else notebook, notebook=notebook if by_path else None, owner=owner
             )
-            result = await session.execute(code, timeout=timeout, wait_for_sign_in=False)
+            result = await session.execute(code, timeout=timeout, limits=_LIMITS, wait_for_sign_in=False)
         except AlbedoError as error:
             return _refusal(error)
         return shown(result)
@@ -152,6 +159,11 @@ def shown(result: Result) -> CallToolResult:
         lines.append(result.stdout.rstrip("\n"))
     if result.stderr:
         lines.append(f"[stderr]\n{result.stderr.rstrip()}")
+    for output in result.outputs:
+        data = output.get("data") or {}
+        text = data.get("text/plain")
+        if output["output_type"] == "display_data" and isinstance(text, str) and not any(map(data.get, _IMAGES)):
+            lines.append(plain(text).rstrip("\n"))
     if result.value is not None:
         lines.append(f"[value] {result.value}")
     if result.traceback:
@@ -160,7 +172,8 @@ def shown(result: Result) -> CallToolResult:
         lines.append(f"[{result.status}]")
     if result.kernel.note:
         lines.append(f"[note] {result.kernel.note}")
-    content: list[Any] = [TextContent(type="text", text="\n".join(lines) or "[ok, no output]")]
+    text = ClippedText.of("\n".join(lines) or "[ok, no output]", _MOST_TEXT, None).text
+    content: list[Any] = [TextContent(type="text", text=text)]
     structured = result.to_dict()
     for output in structured["outputs"]:
         data = output.get("data") or {}

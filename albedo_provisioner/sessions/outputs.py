@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import logging
 import re
 from collections.abc import Callable
@@ -22,6 +23,12 @@ _TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|
 _MOST_ENTRIES = 1000
 """Outputs that are kept apart; what a cell prints beyond that is added to the newest of its stream."""
 
+_LEAST_OF_ERROR = 1000
+"""Characters that an error's message and its traceback may have at least, whatever the limits."""
+
+_LONGEST_KINDS = 200
+"""Characters of what is said of the kinds of an output that is left out."""
+
 _LEAST = 200
 """Characters that each of them may have, whatever its stream has had already."""
 
@@ -32,8 +39,9 @@ class Limits:
 
     Attributes:
         stdout: characters of stdout.
-        stderr: characters of stderr.
-        displays: bytes of displays and values together, as they are in JSON.
+        stderr: characters of stderr; also of an error's message, and of its traceback, which have 1,000 in any case.
+        displays: bytes of displays and values together, as they are in JSON: what is more is left out of `outputs`, and
+            a line there says so. Also characters of `value`.
     """
 
     stdout: int = 200_000
@@ -71,24 +79,31 @@ class Outputs:
             "stdout": ClippedText(limits.stdout, f"{folder}/{name}.stdout"),
             "stderr": ClippedText(limits.stderr, f"{folder}/{name}.stderr"),
         }
-        self.value: str | None = None
-        self.error: Output | None = None
-        self.truncated = False
-        """Whether displays were left out because they were too large together."""
         self.problem: str | None = None
         """What `told` raised first, in words, if it raised anything."""
         self._limits = limits
         self._folder = folder
         self._name = name
         self._told = told
+        self._value: ClippedText | None = None
+        self._error: ClippedText | None = None
+        self._traceback: ClippedText | None = None
+        self._colored = ""
         self._entries: list[Output | ClippedText] = []
         self._streams: list[tuple[str, ClippedText]] = []
         self._size = 0
+        self._gap: Output = {}  # the newest line that says what is left out
+        self._left_out_there = (0, 0)  # how many outputs, and their bytes
+        self._left_out = (0, 0)  # the same of all
         self._clear_at_next = False
 
     def take(self, msg_type: str, content: dict[str, Any]) -> None:
-        """Take a message of the cell; those that are no output are passed over."""
-        if msg_type == "clear_output":
+        """Take a message of the cell, the reply included; those that are no output are passed over."""
+        if msg_type == "execute_reply":
+            for page in content.get("payload") or []:  # as of `print?`: a notebook shows it in a pager
+                if page.get("source") == "page":
+                    self.take("display_data", {"data": page.get("data")})
+        elif msg_type == "clear_output":
             self._clear_at_next = bool(content.get("wait"))
             if not self._clear_at_next:
                 self._clear()
@@ -111,23 +126,42 @@ class Outputs:
 
     def result(self, status: str, cell_id: str, report: KernelReport) -> Result:
         """Return them as a cell's result."""
-        error = self.error
+        value, error, traceback = self._value, self._error, self._traceback
         return Result(
             status=status,
             stdout=self.texts["stdout"].text,
             stderr=self.texts["stderr"].text,
-            value=self.value,
-            error=f"{error['ename']}: {error['evalue']}" if error else None,
-            traceback=plain("\n".join(error["traceback"])) if error else None,
-            traceback_colored="\n".join(error["traceback"]) if error else None,
+            value=value.text if value else None,
+            error=error.text if error else None,
+            traceback=traceback.text if traceback else None,
+            traceback_colored=self._colored if traceback else None,
             outputs=self.outputs,
             kernel=report,
             cell_id=cell_id,
             stdout_clipped=self.texts["stdout"].clipped,
             stderr_clipped=self.texts["stderr"].clipped,
+            value_clipped=value is not None and value.clipped,
+            error_clipped=error is not None and error.clipped,
+            traceback_clipped=traceback is not None and traceback.clipped,
             folder=str(self._folder),
             file=self._name,
         )
+
+    def remarks(self) -> list[str]:
+        """Return what the user should know of them: what a result does not carry, and that `told` failed."""
+        found = []
+        for name, text in (("value", self._value), ("error", self._error), ("traceback", self._traceback)):
+            if text is not None and text.clipped:
+                rest = (
+                    f"full_{name}() has all of it for a week" if text.problem is None else f"the rest: {text.problem}"
+                )
+                found.append(f"The {name} has {text.kept + text.cut:,} characters and is cut in its middle; {rest}.")
+        if self._left_out[0]:
+            found.append(f"Left out of `outputs`, as more than the limit for displays: {_amount(*self._left_out)}.")
+        if self.problem is not None:
+            words = self.problem[:500]
+            found.append(f"on_output failed with {words}; the code and its result are not affected.")
+        return found
 
     @property
     def outputs(self) -> list[Output]:
@@ -152,11 +186,32 @@ class Outputs:
         output = _shaped(msg_type, content)
         self._tell(output)
         if msg_type == "error":
-            self.error = output
-        elif msg_type == "execute_result":
+            self._take_error(output)
+            return
+        if msg_type == "execute_result":
             value = output["data"].get("text/plain")
-            self.value = value if isinstance(value, str) else None
+            self._value = self._clipped("value", value, self._limits.displays) if isinstance(value, str) else None
         self._keep(output)
+
+    def _clipped(self, name: str, text: str, limit: int) -> ClippedText:
+        return ClippedText.of(text, limit, f"{self._folder}/{self._name}.{name}")
+
+    def _take_error(self, output: Output) -> None:
+        limit = max(self._limits.stderr, _LEAST_OF_ERROR)
+        colored = "\n".join(output["traceback"])
+        self._error = self._clipped("error", f"{output['ename']}: {output['evalue']}", limit)
+        self._traceback = self._clipped("traceback", plain(colored), limit)
+        self._colored = colored
+        if len(colored) > limit:  # a cut might go through a terminal's code
+            self._colored = self._traceback.text
+            output["traceback"] = [self._colored]
+        for key in ("ename", "evalue"):
+            output[key] = ClippedText.of(output[key], limit, None).text
+        # One has its room beside the displays. A cell may well show many.
+        if any(isinstance(entry, dict) and entry["output_type"] == "error" for entry in self._entries):
+            self._keep(output)
+        else:
+            self._entries.append(output)
 
     def _stream(self, name: str) -> ClippedText:
         """Return what a stream's next text is added to: the newest output if it is of that stream."""
@@ -176,35 +231,48 @@ class Outputs:
         return text
 
     def _keep(self, output: Output) -> None:
-        size = _size_of(output)
+        size = _size_of(output, self._limits.displays)
         if self._size + size > self._limits.displays or len(self._entries) >= _MOST_ENTRIES + 100:
-            self.truncated = True
-            kinds = ", ".join(output.get("data", {})) or output["output_type"]
-            output = {
-                "output_type": "stream",
-                "name": "stderr",
-                "text": f"[… an output of {size} bytes left out here ({kinds}) …]\n",
-            }
-            if self._entries and self._entries[-1] == output:
-                return
-            size = 0
-        self._size += size
-        self._entries.append(output)
+            self._leave_out(size, ", ".join(output.get("data", {}))[:_LONGEST_KINDS] or output["output_type"])
+        else:
+            self._size += size
+            self._entries.append(output)
+
+    def _leave_out(self, size: int, kinds: str) -> None:
+        """Have a line in place of an output, or of several in a row; of more than are kept apart, one line for all."""
+        self._left_out = (self._left_out[0] + 1, self._left_out[1] + size)
+        in_a_row = bool(self._entries) and self._entries[-1] is self._gap
+        if in_a_row or (self._gap and len(self._entries) >= _MOST_ENTRIES + 100):
+            self._left_out_there = (self._left_out_there[0] + 1, self._left_out_there[1] + size)
+            what = _amount(*self._left_out_there)
+        else:
+            self._left_out_there = (1, size)
+            self._gap = {"output_type": "stream", "name": "stderr"}
+            self._entries.append(self._gap)
+            what = f"{_amount(1, size)} ({kinds})"
+        self._gap["text"] = f"[… left out here: {what} …]\n"
 
     def _update(self, content: dict[str, Any]) -> None:
         display = content.get("transient", {}).get("display_id")
         fresh = _shaped("display_data", content)
         self._tell({**fresh, "output_type": "update_display_data"})
+        size = _size_of(fresh, self._limits.displays)
         for entry in self._entries:
             if isinstance(entry, dict) and display and entry.get("transient", {}).get("display_id") == display:
-                self._size += _size_of(fresh) - _size_of(entry)
-                entry.update(data=fresh["data"], metadata=fresh["metadata"])
+                self._size -= _size_of(entry, self._limits.displays)
+                if self._size + size > self._limits.displays:
+                    self._left_out = (self._left_out[0] + 1, self._left_out[1] + size)
+                    words = f"[… left out here: an update of {size:,} bytes …]"
+                    entry.update(data={"text/plain": words}, metadata={})
+                else:
+                    entry.update(data=fresh["data"], metadata=fresh["metadata"])
+                self._size += _size_of(entry, self._limits.displays)
 
     def _clear(self) -> None:
         """Forget the outputs, as a notebook does. What was printed stays in `texts`: an agent may need it."""
         self._entries.clear()
         self._streams.clear()
-        self._size = 0
+        self._size, self._gap = 0, {}
 
     def _tell(self, output: Output) -> None:
         if self._told is None:
@@ -237,7 +305,12 @@ def _shaped(msg_type: str, content: dict[str, Any]) -> Output:
     return output
 
 
-def _size_of(output: Output) -> int:
-    if output["output_type"] == "error":
-        return sum(map(len, output["traceback"]))
-    return sum(len(value) if isinstance(value, str) else len(repr(value)) for value in output["data"].values())
+def _size_of(output: Output, most: int) -> int:
+    """Return the bytes of an output in JSON; of one that has more than `most` at least so many as it has letters."""
+    content = {key: value for key, value in output.items() if key != "transient"}
+    letters = sum(len(value) for value in content.get("data", {}).values() if isinstance(value, str))
+    return letters if letters > most else len(json.dumps(content))
+
+
+def _amount(count: int, size: int) -> str:
+    return f"{'an output' if count == 1 else f'{count:,} outputs'} of {size:,} bytes"

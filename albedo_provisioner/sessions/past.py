@@ -54,8 +54,7 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     for message in found.messages:
         if message.msg_type == "execute_reply":
             reply = message.content
-        else:
-            outputs.take(message.msg_type, message.content)
+        outputs.take(message.msg_type, message.content)
     outputs.close()
     if not reply and found.state == "done":
         found = replace(found, state="unanswered")
@@ -66,6 +65,7 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     if found.state == "ended":
         report.note = "The kernel ended while the code ran."
         report.state_lost = True
+    report.note = " ".join(filter(None, [report.note, *outputs.remarks()])) or None
     status = status_of(reply) if found.state == "done" else LOST
     if cell.result is not None and is_interrupt(reply):
         status = str(cell.result["status"])  # its call had ended before, and that is why it was interrupted

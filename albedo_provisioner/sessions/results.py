@@ -48,17 +48,21 @@ class Result:
         status: "ok", "error" (the code raised), "timeout", "interrupted", or "lost" (the kernel ended under it).
         stdout: what it printed; cut in the middle beyond the limit.
         stderr: the same of stderr.
-        value: the `text/plain` of its last expression; None when that has none.
+        value: the `text/plain` of its last expression; None when that has none. Cut in the middle beyond the limit, as
+            are the next two.
         error: "NameError: name 'x' is not defined"; None when it raised nothing.
         traceback: the error's traceback, without a terminal's colours; None when there is none.
-        outputs: everything in order of arrival, in nbformat's shapes.
+        outputs: everything in order of arrival, in nbformat's shapes; what a pager would show is a display.
         kernel: what became of the kernel.
         duration: seconds from sending the code to its end.
         cell_id: by which `Session.cell` finds it again.
         tool_calls_made: how many calls of tools it made.
         stdout_clipped: whether `stdout` is cut; `full_stdout()` has all of it for a while.
         stderr_clipped: the same of `stderr`.
-        traceback_colored: the traceback as a terminal shows it.
+        traceback_colored: the traceback as a terminal shows it; without colours when it is cut.
+        value_clipped: whether `value` is cut; `full_value()` has all of it for a while.
+        error_clipped: the same of `error`.
+        traceback_clipped: the same of `traceback`.
     """
 
     status: str
@@ -75,6 +79,9 @@ class Result:
     stdout_clipped: bool = False
     stderr_clipped: bool = False
     traceback_colored: str | None = None
+    value_clipped: bool = False
+    error_clipped: bool = False
+    traceback_clipped: bool = False
     folder: str = ""
     """Where the whole texts are, if they are anywhere."""
     file: str = ""
@@ -101,6 +108,18 @@ class Result:
     def full_stderr(self) -> str:
         """Return all that was printed on stderr; see `full_stdout`."""
         return self._full("stderr", self.stderr, self.stderr_clipped)
+
+    def full_value(self) -> str | None:
+        """Return all of the value; see `full_stdout`."""
+        return None if self.value is None else self._full("value", self.value, self.value_clipped)
+
+    def full_error(self) -> str | None:
+        """Return all of the error; see `full_stdout`."""
+        return None if self.error is None else self._full("error", self.error, self.error_clipped)
+
+    def full_traceback(self) -> str | None:
+        """Return all of the traceback, without colours; see `full_stdout`."""
+        return None if self.traceback is None else self._full("traceback", self.traceback, self.traceback_clipped)
 
     def _full(self, name: str, text: str, clipped: bool) -> str:
         if not clipped:

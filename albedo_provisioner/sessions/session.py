@@ -332,7 +332,7 @@ class SessionCore:
         notes += alone.notes
         if self.tools.names:
             notes.append("It could call no tools.")
-        _note_of_listener(outputs, notes)
+        notes += outputs.remarks()
         report.note = " ".join([*notes, *self._news_of_links()])
         result.duration = time.monotonic() - alone.since
         self._finish(cell, result)
@@ -399,7 +399,8 @@ class SessionCore:
         by_itself = execution.given_up is None and not is_interrupt(reply)
         report = dataclasses.replace(told.kernel, execution_count=reply.get("execution_count") or None)
         after = execution.given_up or ("It came to its end." if by_itself else "It was interrupted then.")
-        report.note = f"{report.note} {after}"
+        remarks = [remark for remark in outputs.remarks() if remark not in str(report.note)]
+        report.note = " ".join([str(report.note), after, *remarks])
         result = outputs.result(status_of(reply) if by_itself else told.status, cell.cell_id, report)
         result.duration = time.monotonic() - began
         result.tool_calls_made = told.tool_calls_made
@@ -445,7 +446,7 @@ class SessionCore:
             self._late.clear()
         if self.closed:
             notes.append("The session was closed meanwhile.")
-        _note_of_listener(outputs, notes)
+        notes += outputs.remarks()
         report.note = " ".join([*notes, *self._news_of_jobs(), *self._news_of_links()]) or None
         return outputs.result(status, cell.cell_id, report)
 
@@ -617,9 +618,3 @@ async def _must_let_us_in(kernel: RemoteKernel) -> None:
     await kernel.tried(_VERDICT_TIMEOUT)
     if kernel.shut_out is not None:
         raise copy.copy(kernel.shut_out)
-
-
-def _note_of_listener(outputs: Outputs, notes: list[str]) -> None:
-    """Note that the caller's function for outputs failed, if it did."""
-    if outputs.problem is not None:
-        notes.append(f"on_output failed with {outputs.problem[:500]}; the code and its result are not affected.")

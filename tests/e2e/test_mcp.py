@@ -81,6 +81,11 @@ async def test_code_runs_on_a_host_and_keeps_its_state_until_a_reset(any_host: H
         assert content(first)["kernel"]["host"] == (any_host.alias or "this machine")
         second = await client.call_tool("execute", {**where, "code": "x"})
         assert (text(second), content(second)["kernel"]["reused"]) == ("[value] 41", True)
+        assert "number of items" in text(await client.call_tool("execute", {**where, "code": "len?"}))
+        long = await client.call_tool("execute", {**where, "code": "'v' * 9_000_000"})
+        assert (len(text(long)) < 510_000, content(long)["value_clipped"]) == (True, True)
+        assert text(long).endswith(content(long)["kernel"]["note"])
+        assert len(json.dumps(content(long))) < 5_100_000
         other = await client.call_tool("execute", {**where, "code": "x", "kernel": "other"})
         assert "NameError" in text(other)
         assert not other.is_error

@@ -375,7 +375,8 @@ def test_a_long_result_of_a_killed_process_is_cut_as_any_other(embedded_host: Em
     program = (
         "import sys\nfrom albedo_provisioner import Sessions\nsession = Sessions().open(sys.argv[1])\n"
         "print(session.id, flush=True)\n"
-        "code = 'import time\\nprint(0, flush=True)\\ntime.sleep(1)\\nfor _ in range(19000): print(\"x\" * 99)'\n"
+        "code = 'import time\\nprint(0, flush=True)\\ntime.sleep(1)\\nfor _ in range(19000): print(\"x\" * 99)\\n'\n"
+        "code += 'len?'\n"
         "session.execute(code, cell_id='long', on_output=lambda _: print('begun', flush=True))"
     )
     with subprocess.Popen(
@@ -390,3 +391,4 @@ def test_a_long_result_of_a_killed_process_is_cut_as_any_other(embedded_host: Em
         assert (result.status, result.stdout_clipped) == ("ok", True)
         assert len(result.stdout) < Limits().stdout + 100
         assert result.full_stdout() == "0\n" + ("x" * 99 + "\n") * 19000
+        assert "Return the number of items" in result.outputs[-1]["data"]["text/plain"]

@@ -115,6 +115,51 @@ class TestResults:
         assert whole.stat().st_mode & 0o777 == 0o600
         assert session.execute("1").full_stdout() == ""
 
+    def test_are_within_their_limits_whatever_they_are(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        """S9: values, errors, displays, what a pager would show."""
+        session = sessions.open(embedded_host.location())
+        few = Limits(stdout=100, stderr=100, displays=1000)
+        short = session.execute("'v'*800", limits=few)
+        assert (short.value, short.value_clipped, short.kernel.note) == (repr("v" * 800), False, None)
+        long = session.execute("'v'*3000", cell_id="long", limits=few)
+        for result in (long, session.cell("long")):
+            assert str(result.value).startswith("'vvv")
+            assert "\n[… 2002 characters cut …]\n" in str(result.value)
+            assert str(result.value).endswith("vvv'")
+            assert (len(str(result.value)) < 1100, result.value_clipped) == (True, True)
+            assert result.full_value() == repr("v" * 3000)
+            assert "value has 3,002 characters and is cut in its middle; full_value() has all" in str(
+                result.kernel.note
+            )
+            assert [each["text"][:40] for each in result.outputs] == ["[… left out here: an output of 3,002 byt"]
+        failed = session.execute("raise ValueError('m'*3000000 + '!')", limits=few)
+        assert len(failed.to_json()) < 10_000
+        assert failed.status == "error"
+        assert str(failed.error).startswith("ValueError: mmm")
+        assert str(failed.traceback).endswith("mmm!")
+        assert (failed.error_clipped, failed.traceback_clipped) == (True, True)
+        assert failed.full_error() == f"ValueError: {'m' * 3000000}!"
+        assert f"ValueError: {'m' * 3000000}!" in str(failed.full_traceback())
+        assert "error has 3,000,013 characters" in str(failed.kernel.note)
+        (error,) = failed.outputs
+        assert (error["output_type"], error["ename"]) == ("error", "ValueError")
+        shows = (
+            "from IPython.display import display\nhandle = display('small', display_id=True)\nhandle.update('u'*2000)\n"
+            "display({'text/plain': 'a'}, raw=True, metadata={'m': 'm' * 2000})\n"
+            "for i in range(2000): display({'text/plain': 'i' * (i + 1000)}, raw=True)"
+        )
+        shown = session.execute(shows, limits=few)
+        assert len(shown.to_json()) < 3000
+        assert "2,002 outputs of " in str(shown.kernel.note)
+        came: list[object] = []
+        paged = session.execute("len?", on_output=came.append)
+        (page,) = paged.outputs
+        assert (page["output_type"], came) == ("display_data", [page])
+        assert "Return the number of items" in page["data"]["text/plain"]
+        assert (paged.status, paged.value, paged.execution_count) == ("ok", None, 5)
+        (page,) = session.execute("len??", limits=Limits(displays=10)).outputs
+        assert "left out here" in page["text"]
+
     def test_of_a_hundred_megabytes_take_no_more_memory_than_their_limits(
         self, embedded_host: Embedded, sessions: Sessions
     ) -> None:

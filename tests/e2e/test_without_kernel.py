@@ -11,7 +11,7 @@ import pytest
 from faces import Embedded, Host, Real
 from procs import wait_until
 
-from albedo_provisioner import AsyncSessions, Session, Sessions
+from albedo_provisioner import AsyncSessions, Limits, Session, Sessions
 from albedo_provisioner.errors import KernelStartError
 from albedo_provisioner.sessions import without_kernel
 
@@ -105,6 +105,9 @@ class TestWhatCameOfIt:
         assert session.execute("import asyncio\nasyncio.run(asyncio.sleep(0, 6))").value == "6"
         large = session.execute("'\u00e4\"' * 800_000")
         assert large.value == repr('\u00e4"' * 800_000)
+        cut = session.execute("'v' * 3000", limits=Limits(displays=100))
+        assert (cut.value_clipped, cut.full_value()) == (True, repr("v" * 3000))
+        assert "The value has 3,002 characters and is cut" in str(cut.kernel.note)
         assert session.execute(f"x = {'1 + ' * 50_000} 1\nx").status in ("ok", "error")
         fast = session.execute("import pickle\nclass A: pass\npickle.loads(pickle.dumps(A)) is A")
         assert fast.value == "True"
