@@ -48,6 +48,19 @@ if [[ -z "${ZSH_VERSION-}" ]]; then
 fi"""
 
 
+# While zsh completes a word whose quote is open, that quote is not in its BUFFER, and what follows a space would be
+# taken for a word of its own. The words themselves still have it.
+_ZSHS_OPEN_QUOTES = """
+_jupyter_albedo() {
+    if [[ -n "${compstate[quote]-}" ]]; then
+        local -h BUFFER="${(j: :)words[1,CURRENT-1]} $QIPREFIX$IPREFIX$PREFIX"
+        local -h CURSOR=${#BUFFER}
+    fi
+    _python_argcomplete "$@"
+}
+"""
+
+
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser(
@@ -67,7 +80,14 @@ def run(arguments: argparse.Namespace) -> int:
     from argcomplete.shell_integration import shellcode
 
     code = shellcode(["jupyter", "jupyter-albedo"], shell=arguments.shell)
-    print(code + _WITHOUT_BASHS_FILES if arguments.shell == "bash" else code)
+    if arguments.shell == "bash":
+        code += _WITHOUT_BASHS_FILES
+    elif arguments.shell == "zsh":
+        first, _, rest = code.partition("\n")  # what zsh is to complete has to stay the first line
+        for call in ('_python_argcomplete "$@"', "compdef _python_argcomplete"):
+            rest = rest.replace(call, call.replace("_python_argcomplete", "_jupyter_albedo"))
+        code = f"{first}\n{_ZSHS_OPEN_QUOTES}{rest}"
+    print(code)
     return 0
 
 

@@ -120,6 +120,23 @@ class TestRealShells:
             install("zsh", ".zfunc/_jupyter")
             self.with_keys(terminal, "fpath=(~/.zfunc $fpath); autoload -Uz compinit; compinit -u -D", host)
 
+    def test_zsh_goes_on_in_a_quote_that_is_open(self, host: Embedded) -> None:
+        if shutil.which("zsh") is None:
+            unavailable("there is no zsh")
+        with Terminal("zsh", "-f", "-i") as terminal:
+            terminal.expect("> ")
+            begin = 'autoload -Uz compinit; compinit -u -D; eval "$(jupyter albedo completion zsh)"'
+            terminal.type(f"{begin}; echo re''ady")
+            terminal.expect("ready")
+            for quote in "\"'":
+                terminal.press(f"jupyter albedo browse {quote}{host.alias}:~/proj with ")
+                self.press_tab_until(terminal, "space/")
+                self.press_tab_until(terminal, "sub/")
+                terminal.type(f"{quote} --only repo")
+                terminal.expect("in no repository")
+            terminal.type("exit 0")
+            assert terminal.end() == 0
+
     def test_fish(self, host: Embedded) -> None:
         if shutil.which("fish") is None:
             unavailable("there is no fish")
