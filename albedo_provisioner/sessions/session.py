@@ -325,12 +325,10 @@ class SessionCore:
             self._alone = None
         report.reused, report.ended = False, True
         self._tell_loss(report, notes)
-        notes.append(
-            f"No kernel could be started, so the code was run once without one, and nothing that it defined is kept. "
-            f"{str(error).rstrip('.')}."
-        )
+        so = ", so the code was run once without one, and nothing that it defined is kept" if alone.begun else ""
+        notes.append(f"No kernel could be started{so}. {str(error).rstrip('.')}.")
         notes += alone.notes
-        if self.tools.names:
+        if self.tools.names and alone.begun:
             notes.append("It could call no tools.")
         notes += outputs.remarks()
         report.note = " ".join([*notes, *self._news_of_links()])

@@ -89,7 +89,7 @@ class RunAlone:
             if not self._called_off:
                 raise
             status = INTERRUPTED
-            self.notes.append("It was interrupted before it had begun, and was not run.")
+            self.notes.append("The call was interrupted before the code could begin, and it was not run.")
         except AlbedoError as error:
             if not self.begun:
                 raise
