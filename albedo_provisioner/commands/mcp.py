@@ -60,7 +60,11 @@ def run(arguments: argparse.Namespace) -> int:
         if signalled.done():
             await asyncio.wait([closing], timeout=_LAST_SECONDS)
             if not closing.done() or closing.exception() is not None:
-                why = closing.exception() if closing.done() else f"not within {_LAST_SECONDS:g} s"
+                why = (
+                    closing.exception()
+                    if closing.done()
+                    else f"not within {_LAST_SECONDS:g} s; `jupyter albedo kernels` shows and ends what is left"
+                )
                 print(f"jupyter albedo: the kernels were not all seen to end: {why}", file=sys.stderr)
             _die(signalled.result())
         await closing

@@ -30,7 +30,7 @@ _LONGEST_KINDS = 200
 """Characters of what is said of the kinds of an output that is left out."""
 
 _LEAST = 200
-"""Characters that each of them may have, whatever its stream has had already."""
+"""Characters that each of them may have when its stream has had all that it may, until it has had as much again."""
 
 
 @dataclass(frozen=True)
@@ -218,12 +218,13 @@ class Outputs:
         newest = self._streams[-1] if self._streams else None
         if newest and newest[0] == name and self._entries and self._entries[-1] is newest[1]:
             return newest[1]
-        if len(self._entries) >= _MOST_ENTRIES:
+        limit = self._limits.stdout if name == "stdout" else self._limits.stderr
+        full = len(self._entries) >= _MOST_ENTRIES
+        kept = 0 if full else sum(text.kept for known, text in self._streams if known == name)
+        if full or kept >= 2 * limit:
             for known, text in reversed(self._streams):
                 if known == name:
                     return text
-        kept = sum(text.kept for known, text in self._streams if known == name)
-        limit = self._limits.stdout if name == "stdout" else self._limits.stderr
         # No file: the whole of the stream is in that of `texts` already.
         text = ClippedText(max(limit - kept, _LEAST), None)
         self._streams.append((name, text))

@@ -300,7 +300,9 @@ class TestMistakes:
 
         home = tmp_path / "full"
         home.mkdir()
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(home)], check=False).returncode:
+        if subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=256k,mode=700", "tmpfs", str(home)], check=False
+        ).returncode:
             pytest.skip("a disk cannot be mounted here")
         try:
             with Sessions(home=home) as sessions:

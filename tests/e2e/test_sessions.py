@@ -151,12 +151,15 @@ class TestResults:
         shown = session.execute(shows, limits=few)
         assert len(shown.to_json()) < 3000
         assert "2,002 outputs of " in str(shown.kernel.note)
+        code = "import sys\nfor i in range(2000): print('o' * 200, file=(sys.stdout, sys.stderr)[i % 2], flush=True)"
+        in_turns = session.execute(code, limits=few)
+        assert (len(in_turns.to_json()) < 3000, len(in_turns.outputs) > 1) == (True, True)
         came: list[object] = []
         paged = session.execute("len?", on_output=came.append)
         (page,) = paged.outputs
         assert (page["output_type"], came) == ("display_data", [page])
         assert "Return the number of items" in page["data"]["text/plain"]
-        assert (paged.status, paged.value, paged.execution_count) == ("ok", None, 5)
+        assert (paged.status, paged.value, paged.execution_count) == ("ok", None, 6)
         (page,) = session.execute("len??", limits=Limits(displays=10)).outputs
         assert "left out here" in page["text"]
 
