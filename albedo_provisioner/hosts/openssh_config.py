@@ -133,6 +133,28 @@ def resolve(host: str, **options: str) -> Resolved:
     return Resolved(settings, any(line.startswith("debug1: Executing command: ") for line in said))
 
 
+def leads_to_one_account(one: str, other: str) -> bool:
+    """Whether two hosts are the same account of the same machine, as far as the config says so; blocking.
+
+    What only the network knows (two names of one address) is not asked for, so False says that it is not known.
+
+    Args:
+        one: `[user@]host` as the user spells it.
+        other: likewise.
+    """
+    if one == other:
+        return True
+    try:
+        found = [resolve(host) for host in (one, other)]
+    except ConfigError:
+        return False
+    ways = [
+        (each.get("user"), each.get("hostname").lower(), each.get("port"), each.route(host))
+        for host, each in zip((one, other), found, strict=True)
+    ]
+    return bool(ways[0][1]) and ways[0] == ways[1]
+
+
 class HostSettings:
     """What ssh says of one host, asked when it is worth it, and not again until the config files say something else.
 

@@ -6,6 +6,7 @@ Linking two workspaces merges their groups, unlinking takes one out, and a group
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 import sqlite3
 import time
@@ -66,14 +67,17 @@ class WorkspaceGroups:
             return [_members(database, team) for (team,) in teams]
 
     def link(self, one: Location, other: Location) -> None:
-        """Merge the groups of two workspaces.
+        """Merge the groups of two workspaces; blocking, as ssh may be asked whether two hosts are one.
 
         Raises:
-            WorkspaceLinkError: it is the same workspace, they are linked already, or a folder of this machine is not
-                there.
+            WorkspaceLinkError: it is the same workspace, they are linked already, by whatever spelling, or a folder of
+                this machine is not there.
         """
-        if one == other or _is_one_folder(one, other):
-            raise WorkspaceLinkError(f"{one} cannot be linked with itself.")
+        if _is_one_folder(one, other):
+            raise WorkspaceLinkError(f"{one} cannot be linked with itself{_named_as(one, other)}.")
+        for mine, theirs in itertools.product((one, *self.group(one)), (other, *self.group(other))):
+            if mine != theirs and _is_one_folder(mine, theirs):
+                raise WorkspaceLinkError(f"{one} and {other} are linked already: {mine} is {theirs}.")
         for location in (one, other):
             if not location.is_remote and not os.path.isdir(location.path):
                 raise WorkspaceLinkError(
@@ -168,10 +172,22 @@ class LinkNews:
 
 
 def _is_one_folder(one: Location, other: Location) -> bool:
-    """Whether two locations are by symbolic links one folder of this machine; of a host that is not known here."""
+    """Whether two locations are one folder: of this machine, by symbolic links, too; of hosts if their ssh config says
+    that both are one account of one machine.
+    """
+    if one == other:
+        return True
+    if one.host is not None and other.host is not None:
+        from ..hosts.openssh_config import leads_to_one_account  # most links are of folders with different paths
+
+        return one.path == other.path and leads_to_one_account(one.host, other.host)
     if one.is_remote or other.is_remote:
         return False
     return os.path.isdir(one.path) and os.path.isdir(other.path) and os.path.samefile(one.path, other.path)
+
+
+def _named_as(one: Location, other: Location) -> str:
+    return "" if one == other else f" by another name, {other}"
 
 
 def _team(database: sqlite3.Connection, location: Location) -> str | None:

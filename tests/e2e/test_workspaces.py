@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from crash import albedo
@@ -24,6 +24,9 @@ from albedo_provisioner.cli import main
 from albedo_provisioner.errors import UnreachableError, WorkspaceLinkError
 from albedo_provisioner.workspace import asking
 from albedo_provisioner.workspace.asking import LinkedWorkspace
+
+if TYPE_CHECKING:
+    from conftest import Workspace
 
 
 @pytest.fixture
@@ -47,6 +50,13 @@ def look_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def notes(session: Session) -> str:
     """Return the note of the session's next result."""
     return session.execute("1").kernel.note or ""
+
+
+def also_known_as(workspace: Workspace, host: Host) -> str:
+    """Give a host another name in the ssh config, and return it."""
+    (text,) = [text for text in workspace.ssh_config.read_text().split("Host ") if text.split()[:1] == [host.alias]]
+    workspace.add_to_ssh_config(f"\nHost other-name {text.removeprefix(str(host.alias))}")
+    return "other-name"
 
 
 class TestLinks:
@@ -140,7 +150,9 @@ class TestLinks:
         finally:
             (sshd_host.home / "closed").chmod(0o700)
 
-    def test_are_made_and_taken_away(self, embedded_host: Embedded, sessions: Sessions, tmp_path: Path) -> None:
+    def test_are_made_and_taken_away(
+        self, embedded_host: Embedded, sessions: Sessions, tmp_path: Path, workspace: Workspace
+    ) -> None:
         embedded_host.make_folder("proj")
         for name in "ab":
             (tmp_path / name).mkdir()
@@ -157,6 +169,16 @@ class TestLinks:
         ):
             with pytest.raises(WorkspaceLinkError, match=words):
                 session.links.add(location)
+        user = workspace.ssh_config.read_text().split("User ")[1].split()[0]
+        for host in (f"{user}@{embedded_host.alias}", also_known_as(workspace, embedded_host)):
+            for location in (f"{host}:~/proj", f"{host}:{embedded_host.home}/proj"):
+                with pytest.raises(WorkspaceLinkError, match=f"linked already: .* is {host}:"):
+                    session.links.add(location)
+            there = sessions.open(embedded_host.location("proj"), owner=host)
+            with pytest.raises(WorkspaceLinkError, match=f"with itself by another name, {host}:"):
+                there.links.add(f"{host}:~/proj")
+        session.links.add(f"{user}x@{embedded_host.alias}:{embedded_host.home}/proj")  # another account
+        session.links.remove(f"{user}x@{embedded_host.alias}:{embedded_host.home}/proj")
         other = sessions.open(str(tmp_path / "b"))
         with pytest.raises(WorkspaceLinkError, match="not linked"):
             other.links.remove()
