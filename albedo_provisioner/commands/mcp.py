@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
 from ..errors import AlbedoError
+
+if TYPE_CHECKING:
+    import asyncio
 
 _DESCRIPTION = """\
 Serve kernels on your hosts to an agent over the Model Context Protocol, on standard input and output.
@@ -48,6 +51,8 @@ def run(arguments: argparse.Namespace) -> int:
             f"This takes the Model Context Protocol's Python SDK, version 2 ({error}). Install it with: "
             "pip install 'albedo-provisioner[mcp]'"
         ) from None
+    import asyncio
+
     from ..sessions.faces import AsyncSessions
 
     async def serve() -> None:
@@ -76,6 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _signalled() -> asyncio.Future[signal.Signals]:
     """Return what is done once a signal wants us to end."""
+    import asyncio
+
     loop = asyncio.get_running_loop()
     came: asyncio.Future[signal.Signals] = loop.create_future()
 
