@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -60,6 +61,8 @@ def _must_be_private(path: Path) -> None:
             shutil.rmtree(path / "wheels", ignore_errors=True)
         path.chmod(0o700)
     except OSError as error:
+        if error.errno == errno.EROFS and not status.st_mode & _OTHERS_WRITE:
+            return  # nobody can change what is in it, and what there is may be read
         raise ConfigError(
             f"The directory {path} is open to other accounts and cannot be closed ({error.strerror}); set ALBEDO_HOME "
             "to another one."

@@ -549,7 +549,7 @@ def disk(workspace: Workspace) -> Iterator[Path]:
     """Have our directory on a disk of 4 MB, and return it."""
     home = workspace.albedo_home
     home.mkdir(mode=0o700)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(home)], check=False).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=700", "tmpfs", str(home)], check=False).returncode:
         pytest.skip("a disk cannot be mounted here")
     yield home
     subprocess.run(["umount", "--lazy", str(home)], check=True)
@@ -582,6 +582,7 @@ class TestWithoutRoom:
         if trouble == "full":
             fill(disk)
         else:
+            disk.chmod(0o755)  # which cannot be mended there, and lets nobody change anything
             subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
         assert memory.read() == f"The gate opens at 7.\n\n# Memory of {THERE} (linked)\n\nThe bridge opens at 8.\n"
         assert len(memory.grep("opens")) == 2
