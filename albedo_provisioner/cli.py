@@ -288,14 +288,17 @@ def _choose(location: Location, arguments: argparse.Namespace) -> tuple[Choice |
         offers = offers_at(location, arguments.python, arguments.kernel, arguments.provide)
     choose.tell_broken(offers)
     if arguments.kernel is not None:
-        return choose.by_name(offers, arguments.kernel, arguments.python), offers
-    if sys.stdin.isatty() and sys.stdout.isatty():
-        return choose.by_question(offers), offers
-    if arguments.location.endswith(":"):
+        choice = choose.by_name(offers, arguments.kernel, arguments.python)
+    elif sys.stdin.isatty() and sys.stdout.isatty():
+        choice = choose.by_question(offers)
+    elif arguments.location.endswith(":"):
         choose.print_all(offers, arguments.location)
         say("jupyter albedo: which of these? Nobody can be asked here.", file=sys.stderr)
         return None, offers
-    return choose.by_default(offers, arguments.location, arguments.provide), offers
+    else:
+        choice = choose.by_default(offers, arguments.location, arguments.provide)
+    choose.must_be_runnable(choice, offers)
+    return choice, offers
 
 
 def _check(settings: kernelspecs.Settings, checked: CheckedLocation | None) -> CheckedLocation:

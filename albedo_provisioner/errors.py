@@ -69,6 +69,10 @@ class SignInError(HostError):
     state = "needs_auth"
 
 
+class NoRoomError(SignInError):
+    """The connection that is signed in has as many sessions as the server allows; one more sign-in makes room."""
+
+
 class HostKeyError(SignInError):
     """The host's key is not known, is another than before, or is revoked: a person has to look at it."""
 

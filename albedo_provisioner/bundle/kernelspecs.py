@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from typing import Any
 
@@ -100,6 +101,22 @@ def find(name: str) -> tuple[str, dict[str, Any]]:
         raise UnknownKernelspecError(f"the kernelspec in {directory} cannot be used: {why}") from None
 
 
+def missing_program(directory: str, spec: dict[str, Any], folder: str) -> str:
+    """Return the program of a kernelspec's command if it is not there, or cannot be run; empty when it can.
+
+    Args:
+        directory: where the kernelspec lies.
+        spec: what it says.
+        folder: where the kernel would be started.
+    """
+    program = _words(directory, spec)[0]
+    if program == "{python}":
+        return ""
+    if "/" not in program:
+        return "" if shutil.which(program) else program
+    return "" if shutil.which(os.path.join(folder, program)) else program
+
+
 def command(name: str, arguments: list[str]) -> tuple[list[str], dict[str, str]]:
     """Return the command that a kernelspec's kernel is started with, and the variables that it sets.
 
@@ -113,10 +130,15 @@ def command(name: str, arguments: list[str]) -> tuple[list[str], dict[str, str]]
         UnknownKernelspecError: there is none that can be used.
     """
     directory, spec = find(name)
+    return [*_through_our_launcher(_words(directory, spec)), *arguments], spec["env"]
+
+
+def _words(directory: str, spec: dict[str, Any]) -> list[str]:
+    """Return a kernelspec's command with what stands for places filled in."""
     words = [word.replace("{resource_dir}", directory).replace("{prefix}", sys.prefix) for word in spec["argv"]]
     if _PYTHONS.fullmatch(words[0]):
         words[0] = _python_beside(directory)
-    return [*_through_our_launcher(words), *arguments], spec["env"]
+    return words
 
 
 def _python_beside(directory: str) -> str:

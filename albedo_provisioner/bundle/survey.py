@@ -37,7 +37,8 @@ def survey(folder: str, kernel: str | None = None) -> dict[str, Any]:
         if os.path.realpath(os.path.dirname(each["python"])) not in known:
             pythons.append(each)
     wanted = kernelspecs.directory_of(kernel) if kernel and "/" in kernel else None
-    specs = _look("kernelspecs", lambda: _kernelspecs([each["python"] for each in pythons], wanted), late)
+    interpreters = [each["python"] for each in pythons]
+    specs = _look("kernelspecs", lambda: _kernelspecs(interpreters, wanted, folder), late)
     return {"pythons": pythons, "broken": broken, "kernelspecs": specs, "late": late}
 
 
@@ -68,9 +69,14 @@ def own() -> dict[str, Any]:
     }
 
 
-def _kernelspecs(pythons: list[str], wanted: str | None) -> Found:
+def _kernelspecs(pythons: list[str], wanted: str | None, folder: str) -> Found:
     """Return the kernelspecs on Jupyter's search path, those of the environments that are not on it, and the one in the
     directory that is wanted.
+
+    Args:
+        pythons: the interpreters of the environments.
+        wanted: that directory, if any.
+        folder: where the kernel would be started.
     """
     by_name = kernelspecs.names(kernelspecs.search_path())
     found = [(name, directory, name) for name, directory in by_name.items()]
@@ -106,6 +112,7 @@ def _kernelspecs(pythons: list[str], wanted: str | None) -> Found:
                 "debugger": metadata.get("debugger") is True,
                 # What each of these environments has of itself: the same kernel as by its interpreter.
                 "native": name == "python3" and any(directory.startswith(f"{prefix}/share/") for prefix in prefixes),
+                "missing": kernelspecs.missing_program(directory, spec, folder),
                 "logos": {file: base64.b64encode(content).decode() for file, content in logos.items()},
             }
         )

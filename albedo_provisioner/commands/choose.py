@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..errors import ConfigError
+from ..errors import ConfigError, KernelStartError
 from .table import in_columns, say, terminal_width
 
 if TYPE_CHECKING:
@@ -47,6 +47,22 @@ def by_name(offers: Offers, name: str, python: str | None) -> Choice:
         there = ", ".join(sorted(spec.kernel for spec in offers.kernelspecs)) or "none at all"
         raise ConfigError(f"There is no kernelspec {name!r} on {host} for this account; there is: {there}.")
     return _of_kernelspec(found, python)
+
+
+def must_be_runnable(choice: Choice, offers: Offers) -> None:
+    """See that the program of a chosen kernelspec is there.
+
+    Raises:
+        KernelStartError: it is not.
+    """
+    spec, host = choice.kernelspec, offers.location.host or "this machine"
+    if spec is not None and spec.missing:
+        raise KernelStartError(
+            host,
+            f"The kernelspec {spec.name!r} on {host} cannot be started: its program {spec.missing} is not there, or "
+            f"may not be run. Mend it there ({spec.directory}), or choose another. (--no-check adds it anyway.)",
+            f"{spec.missing} is not there",
+        )
 
 
 def by_default(offers: Offers, typed: str, provide: bool) -> Choice:
@@ -179,10 +195,14 @@ def _table(offers: Offers, width: int | None = None) -> list[str]:
         for each in _pythons(offers)
     ]
     rows += [
-        (spec.display_name, f"kernelspec {spec.name}", spec.language, _short(spec.directory, offers.home))
+        (spec.display_name, f"kernelspec {spec.name}", _language(spec), _short(spec.directory, offers.home))
         for spec in _specs(offers)
     ]
     return in_columns(rows, width)
+
+
+def _language(spec: OfferedKernelspec) -> str:
+    return f"{spec.language} (its program is missing)" if spec.missing else spec.language
 
 
 def _short(path: str, home: str) -> str:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import AlbedoError, ConfigError
+from ..errors import AlbedoError, ConfigError, SignInError
 from ..location import parse_host
 from .table import say
 from .waiting import waiting
@@ -70,10 +70,6 @@ def run(arguments: argparse.Namespace) -> int:
         return _logout(ssh, ssh.masters(resolved))
     if chosen_way() == "builtin":
         raise ConfigError("ALBEDO_SSH=builtin keeps kernels from going over connections of the ssh program; unset it.")
-    if not sys.stdin.isatty():
-        raise AlbedoError(
-            f"ssh has to ask you something to sign in to {ssh.host}, and this is no terminal. Run the command in one."
-        )
     full = []
     for path in ssh.masters(resolved):
         with waiting(f"{ssh.host}: looking whether you are signed in ..."):
@@ -92,6 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
     if words is None:
         say(f"{ssh.host} needs no sign-in: your keys let you in. Nothing was left running.")
         return 0
+    _must_be_askable(ssh, words)
     path = _sign_in(ssh, resolved, full)
     if "Host key verification failed" in words and ssh.fails_unasked() is None:
         ssh.control(path, "exit")
@@ -102,6 +99,35 @@ def run(arguments: argparse.Namespace) -> int:
         f"from now on. `jupyter albedo login --logout {ssh.host}` ends it."
     )
     return 0
+
+
+def _must_be_askable(ssh: _Ssh, words: str) -> None:
+    """See that a sign-in has a chance: that ssh, which did not get in unasked, would ask, and that somebody is there.
+
+    Args:
+        ssh: the user's ssh.
+        words: its log.
+
+    Raises:
+        AlbedoError: it would not, and why.
+    """
+    from ..hosts.openssh_words import Words
+    from ..hosts.ssh_errors import Attempt
+
+    attempt = Attempt(ssh.host)
+    said = Words(attempt)
+    for line in words.splitlines():
+        said.take(line)
+    error = said.refusal()
+    if isinstance(error, SignInError) and (attempt.strict or attempt.forbids) and not attempt.known:
+        raise error
+    if sys.stdin.isatty():
+        return  # whatever it is, ssh says it there
+    if not isinstance(error, SignInError) or attempt.known:
+        raise error
+    raise AlbedoError(
+        f"ssh has to ask you something to sign in to {ssh.host}, and this is no terminal. Run the command in one."
+    )
 
 
 def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:
@@ -125,8 +151,8 @@ def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:
         free = [each for each in names(ssh.digest()) if str(directory / each) not in full]
         if not free:
             raise AlbedoError(
-                f"There are {len(full)} connections to {ssh.host}, and no more are made. End kernels that you do not "
-                "need (`jupyter albedo kernels`, `jupyter albedo stop`), or have the server's MaxSessions raised."
+                f"There are {len(full)} connections to {ssh.host}, and no more are made. Shut kernels down "
+                "from their notebooks, or have the server's MaxSessions raised."
             )
         path = str(directory / free[0])
         options += ["-o", "ClearAllForwardings=yes"]  # those of the config are for the user's own connections
@@ -184,24 +210,25 @@ class _Ssh:
         self, *options: str, command: str | None = None, timeout: float = _BATCH_TIMEOUT
     ) -> subprocess.CompletedProcess[str] | None:
         """Run ssh without asking anything; None when it took too long."""
+        from ..hosts import child
+
         argv = [self._program, "-T", "-o", "BatchMode=yes", *options, *self._host_arguments]
         try:
-            return subprocess.run(
+            return child.run(
                 [*argv, command] if command else argv,
+                timeout,
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                timeout=timeout,
-                start_new_session=True,
                 env={**os.environ, "SSH_ASKPASS_REQUIRE": "never"},
-                check=False,
             )
         except subprocess.TimeoutExpired:
             return None
 
     def fails_unasked(self) -> str | None:
-        """Return ssh's words when it does not get in without asking; None when it does.
+        """Return ssh's log when it does not get in without asking; None when it does.
 
         Raises:
             SignInError: it gets in, and has to choose a new password there.
@@ -209,9 +236,9 @@ class _Ssh:
         from ..hosts.openssh import PLAIN
         from ..hosts.refusals import password_expired, wants_new_password
 
-        told = self.quietly("-o", "ControlPath=none", *PLAIN, command="true")
+        told = self.quietly("-o", "ControlPath=none", "-o", "LogLevel=DEBUG1", *PLAIN, command="true")
         if told is None:
-            return "timed out"
+            return f"ssh did not get in within {_BATCH_TIMEOUT} s"
         if told.returncode and wants_new_password(told.stderr):
             raise password_expired(self.host)
         return told.stderr if told.returncode == 255 else None

@@ -10,7 +10,8 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 # What a child that was asked to end (SIGTERM) gets before it is killed: seconds.
 TERM_GRACE = 1.0
@@ -43,15 +44,44 @@ def watch_exit(process: subprocess.Popen[bytes], ended: Callable[[int], None]) -
     loop.add_reader(pidfd, readable)
 
 
-def end(process: subprocess.Popen[bytes]) -> None:
-    """Ask a child to end, and kill it when it has not after `TERM_GRACE`. Signals this one process, never a group.
+def end(process: subprocess.Popen[bytes], group: bool = False) -> None:
+    """Ask a child to end, and kill it when it has not after `TERM_GRACE`.
 
     `Popen.send_signal` does nothing once the child has been reaped, so a reused pid is safe.
+
+    Args:
+        process: the child.
+        group: ask all that it has started as well, the child being the first of a group of its own; else this one
+            process alone.
     """
     if process.poll() is not None:
         return
-    process.send_signal(signal.SIGTERM)
+    if group:
+        os.killpg(process.pid, signal.SIGTERM)  # it is not reaped, so the number is its group's
+    else:
+        process.send_signal(signal.SIGTERM)
     asyncio.get_running_loop().call_later(TERM_GRACE, process.kill)
+
+
+def run(command: Sequence[str], timeout: float, **options: Any) -> subprocess.CompletedProcess[Any]:
+    """Run a command in a session of its own, as `subprocess.run` does; blocking.
+
+    Args:
+        command: the command.
+        timeout: seconds after which it is killed with all that it has started.
+        options: more for `subprocess.Popen`.
+
+    Raises:
+        subprocess.TimeoutExpired: it took longer.
+        OSError: it cannot be run.
+    """
+    with subprocess.Popen(command, start_new_session=True, **options) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)  # not reaped yet: the timeout, or a Ctrl-C, came before its end
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def signal_name(number: int) -> str:

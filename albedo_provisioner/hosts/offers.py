@@ -51,6 +51,7 @@ class OfferedKernelspec:
         interrupt_mode: "signal" or "message".
         debugger: whether its kernel can debug.
         native: it is what an environment's own ipykernel brings along, the same kernel as by its interpreter.
+        missing: the program of its command, if that is not there or cannot be run; empty when it can.
         logos: its logos by file name, those that are harmless.
     """
 
@@ -62,6 +63,7 @@ class OfferedKernelspec:
     interrupt_mode: str
     debugger: bool
     native: bool
+    missing: str
     logos: Mapping[str, bytes]
 
 

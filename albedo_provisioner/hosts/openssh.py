@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import AlbedoError, ConfigError, SignInError, UnreachableError
+from . import child
 from .control_paths import Identity, socket_identity
 from .destination import find_ssh, ssh_arguments
 from .openssh_words import Words
@@ -209,6 +210,7 @@ class ProgramChannel(ProcessChannel):
         opened: done when the host runs the command; fails with the error when it will not.
         master: the control path of the master that it runs over, if any.
         words: what ssh has said.
+        transport: what it was opened by.
     """
 
     def __init__(
@@ -227,7 +229,7 @@ class ProgramChannel(ProcessChannel):
         self.opened.add_done_callback(lambda done: done.cancelled() or done.exception())
         self.master = master
         self.words = Words(attempt)
-        self._transport = transport
+        self.transport = transport
         self._attempt = attempt
         self._log = log_pipe
         self._log.listen(self._take_line)
@@ -244,7 +246,8 @@ class ProgramChannel(ProcessChannel):
     def abandon(self) -> None:
         """Nobody wants it: end the process, and tell nobody."""
         self._ended = True
-        self._end_process()
+        self._release()
+        child.end(self._process, group=True)  # a command of the config (Match exec) may be what takes so long
 
     def break_off(self, reason: str) -> None:
         """End the channel: its connection is no good any more."""
@@ -258,7 +261,7 @@ class ProgramChannel(ProcessChannel):
         reason = f"{self._attempt.host} does not answer any more"
         self._finish(Exit(None, error=ConnectionError(reason)))
         if self.master is not None:
-            self._transport.give_up_master(self.master, reason)
+            self.transport.give_up_master(self.master, reason)
 
     def _take_line(self, line: str) -> None:
         self.words.take(line)

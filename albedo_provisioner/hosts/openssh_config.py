@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -17,9 +18,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ConfigError
+from . import child
 from .control_paths import holds_something, is_private, names, our_directories, socket_identity
 from .destination import find_ssh, ssh_arguments
 from .ssh_config import config_complaint, config_error, config_lines
+
+log = logging.getLogger("albedo_provisioner.hosts")
 
 # A config may run commands (Match exec) and look names up (CanonicalizeHostname): seconds.
 RESOLVE_TIMEOUT = 15.0
@@ -109,13 +113,8 @@ def resolve(host: str, **options: str) -> Resolved:
     given = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
     command = [program, "-T", "-G", "-o", "LogLevel=DEBUG1", *given, *ssh_arguments(host)]
     try:
-        told = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=RESOLVE_TIMEOUT,
-            start_new_session=True,
-            check=False,
+        told = child.run(
+            command, RESOLVE_TIMEOUT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"ssh took longer than {RESOLVE_TIMEOUT:g} s to read its config for {host}.") from None
@@ -166,6 +165,7 @@ class HostSettings:
 
     def __init__(self, host: str) -> None:
         self._host = host
+        self._complaint: tuple[list[tuple[str, str]], str] = [], ""
         self._known: dict[tuple[tuple[str, str], ...], tuple[float, list[tuple[str, str]], Resolved]] = {}
 
     async def ask(self, **options: str) -> Resolved:
@@ -181,6 +181,7 @@ class HostSettings:
                 return resolved
         config = list(config_lines())
         resolved = await asyncio.get_running_loop().run_in_executor(None, lambda: resolve(self._host, **options))
+        self._complaint = config, ""
         if not resolved.ran_commands:  # what those say may be different each time
             self._known[key] = (time.monotonic(), config, resolved)
         return resolved
@@ -198,6 +199,18 @@ class HostSettings:
         if not worth_it and any(keyword == "gssapiauthentication" for keyword, rest in lines):
             worth_it = await _has_ticket()
         return await self.ask() if worth_it and find_ssh() else None
+
+    async def complaint(self) -> str:
+        """Return what ssh finds wrong with the config, in a sentence; empty for nothing. Asked once for each config."""
+        config = list(config_lines())
+        if find_ssh() is None or self._complaint[0] == config:
+            return self._complaint[1]
+        try:
+            await self.ask()
+            self._complaint = config, ""
+        except ConfigError as error:
+            self._complaint = config, f"Your ssh program does not take the config: {error}"
+        return self._complaint[1]
 
     async def our_control_paths(self) -> list[str]:
         """Return the control paths of ours for the host, in each directory, whether something is there or not.
@@ -221,7 +234,12 @@ class HostSettings:
         users = resolved.control_path if resolved is not None else ""
         found = [users] if users and socket_identity(users) else []
         if find_ssh() and any(holds_something(directory) for directory in our_directories()):
-            paths = await self.our_control_paths()
+            try:
+                paths = await self.our_control_paths()
+            except ConfigError as error:
+                # Somebody is signed in to some host, and ssh does not take the config: nobody is to this one by that.
+                log.debug("%s: no connections that are signed in are looked for: %s", self._host, error)
+                paths = []
             found += [path for path in paths if socket_identity(path) and is_private(Path(path).parent)]
         return found
 

@@ -273,6 +273,25 @@ def _beside(said: str, left_out: str) -> str:
     return words + (f" It printed: {said}" if said else "")
 
 
+def reads_our_input(host: str, begun: bool) -> UnsupportedHostError:
+    """Return the error for a command whose standard input something else has read.
+
+    Args:
+        host: the host as the user spells it.
+        begun: whether the account's shells were done by then.
+    """
+    cause = "something there reads the standard input of the command, and prints it"
+    files = (
+        "the interpreter may be no Python" if begun else "a file that its shell reads (~/.bashrc, ~/.zshenv, a profile)"
+    )
+    return UnsupportedHostError(
+        host,
+        f"Our code does not run on {host}: {cause}: {files}. Have it do that for logins at a terminal alone "
+        "([ -t 0 ]), or give it another input (</dev/null).",
+        cause,
+    )
+
+
 def took_too_long(host: str, seconds: float, said: str, *, begun: bool, shell: bool) -> UnreachableError:
     """Return the error for a command that has not said anything within so many seconds.
 
@@ -289,7 +308,7 @@ def took_too_long(host: str, seconds: float, said: str, *, begun: bool, shell: b
     elif not begun:
         cause += (
             ": the network may be slow, or a file that its shell reads for every command (~/.bashrc, ~/.zshenv, "
-            f"config.fish) waits for input; what it asks is shown by: {_here(host, 'true')}"
+            f"config.fish) takes that long or waits for input; what it asks is shown by: {_here(host, 'true')}"
         )
     words = f" It printed: {said}" if said else ""
     return UnreachableError(host, f"{cause}.{words}", cause)

@@ -18,7 +18,7 @@ import logging
 import os
 from dataclasses import dataclass
 
-from ..errors import ConfigError, HostError, HostKeyError, SignInError, UnreachableError
+from ..errors import ConfigError, HostError, HostKeyError, NoRoomError, SignInError, UnreachableError
 from .openssh import MasterRefusedError, ProgramTransport
 from .openssh_config import HostSettings, Resolved
 from .reachability import Reachability
@@ -96,6 +96,9 @@ class RemoteTransport:
             self._failing = True
             if isinstance(error, SignInError):
                 self._watch.look_out()
+            if complaint := await self._settings.complaint():
+                # A line that ssh in process passes over may be why it went wrong, or somewhere else.
+                raise type(error)(self._host, f"{error} {complaint}", error.detail) from error
             raise
         if self._failing:
             # Others may be waiting who failed as well, and who need not wait any longer.
@@ -152,11 +155,11 @@ class RemoteTransport:
             if channel is not None:
                 return channel
             if any(refusal.full for refusal in refusals):
-                raise SignInError(
+                raise NoRoomError(
                     self._host,
                     f"The connection to {self._host} that is signed in has no room for another session (the server's "
                     f"MaxSessions). Run `{login_command(self._host)}` in a terminal to sign in once more, for another "
-                    "connection, or end a kernel that you do not need (`jupyter albedo stop`).",
+                    "connection, or shut a kernel down from its notebook.",
                     "no room on the connection that is signed in (MaxSessions)",
                 ) from error
             raise

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from ..errors import HostError, UnreachableError
 from . import login_shell
 from .login_shell import BEAT, BEGUN, NO_PYTHON, Profiles
-from .refusals import ended_early, no_python, password_expired, took_too_long, wants_new_password
+from .refusals import ended_early, no_python, password_expired, reads_our_input, took_too_long, wants_new_password
 from .ssh_errors import last_line
 from .staging import bundle, loader
 from .transport import Buffer, Channel, Exit, Transport
@@ -34,6 +34,12 @@ _NOISE = 64 * 1024
 
 _MOST_NOISE = 4 << 20
 """Bytes without a marker after which the host is taken not to run our command at all."""
+
+_ECHO = loader()[:48]
+"""What we send first of all that no shell takes for itself."""
+
+_ECHO_GRACE = 3.0
+"""Seconds for our code to run although what was sent to it has been printed."""
 
 LONGEST_ANSWER = 300.0
 """Seconds for which a host may keep us waiting while its connection carries something, be it somebody else's."""
@@ -85,6 +91,7 @@ class Visit:
         self._told = False  # whether the owner has been told the end
         self._noise = bytearray()
         self._printed = 0  # bytes printed before the marker
+        self._echoed = False  # whether that was what we had sent
         self._held_up = False
         self._went_on = 0.0  # when the host last said something on the way to its answer
         self.left_out = ""
@@ -211,6 +218,8 @@ class Visit:
             return
         self._before += data
         at = self._before.find(self._marker)
+        if at < 0:
+            self._look_for_echo(self._before)
         if not self.begun and BEGUN in self._before:
             self._shell_is_done()
         if at < 0 and NO_PYTHON in self._before:
@@ -234,6 +243,7 @@ class Visit:
             self._beats += data.count(BEAT)
             data = data.replace(BEAT, b"")
             self._count(data)
+            self._look_for_echo(self._noise + data)
         self._print(data)
 
     def pause_writing(self) -> None:
@@ -275,6 +285,19 @@ class Visit:
         """The login shell is at work, as its watcher says, or it is not known what keeps the host."""
         if self._beats and not self.begun:
             self._complaint = f"takes longer than {login_shell.PATIENCE:g} s"
+            self._close_channel()
+
+    def _look_for_echo(self, printed: bytes | bytearray) -> None:
+        """See whether something reads what is ours and prints it: then Python will not get to read it. (Not at once: a
+        terminal that somebody put in between prints it as well.)
+        """
+        if not self._echoed and _ECHO in printed:
+            self._echoed = True
+            asyncio.get_running_loop().call_later(_ECHO_GRACE, self._lose_to_echo)
+
+    def _lose_to_echo(self) -> None:
+        if not self._marked and not self._told:
+            self._tell_end(Exit(None), reads_our_input(self.host, self.begun))
             self._close_channel()
 
     def _be_patient(self) -> None:
@@ -328,7 +351,7 @@ class Visit:
 
     def _print(self, data: bytes) -> None:
         data = data.replace(BEGUN, b"").replace(NO_PYTHON, b"")
-        if data:
+        if data and (self._marked or not self._echoed):  # what is ours may hold a kernel's key
             log.debug("%s printed: %s", self.host, data.decode("utf-8", "replace").rstrip())
             self._noise += data
             del self._noise[:-_NOISE]

@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 
+from . import child
 from .ssh_errors import Attempt, key_kind
 
 _TIMEOUT = 10.0
@@ -34,14 +35,13 @@ async def note_untrusted_key(attempt: Attempt) -> None:
 def _run(command: str) -> str:
     """Run a ProxyCommand as ssh does, and return what it says on standard error."""
     try:
-        return subprocess.run(
+        told = child.run(
             [os.environ.get("SHELL") or "/bin/sh", "-c", command],
+            _TIMEOUT,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
-            timeout=_TIMEOUT,
-            start_new_session=True,
-            check=False,
-        ).stderr.decode(errors="replace")
+        )
+        return str(told.stderr.decode(errors="replace"))
     except (OSError, subprocess.TimeoutExpired):
         return ""  # it is only about the fingerprint

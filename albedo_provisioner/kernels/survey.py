@@ -13,7 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .. import kernelspecs
-from ..errors import AlbedoError, HostError, KernelStartError, LocationError, UnreachableError, UnsupportedHostError
+from ..errors import (
+    AlbedoError,
+    HostError,
+    KernelStartError,
+    LocationError,
+    NoRoomError,
+    UnreachableError,
+    UnsupportedHostError,
+)
 from ..hosts import io_thread
 from ..hosts.asking import ask
 from ..location import Location
@@ -245,6 +253,8 @@ def _not_there(record: KernelRecord, node: str) -> FoundKernel:
 def _unknown(host: str | None, records: Sequence[KernelRecord], error: AlbedoError) -> tuple[FoundKernel, ...]:
     away = isinstance(error, HostError) and error.state in ("unreachable", "needs_auth")
     note = "host out of reach" if away else "host could not be asked"
+    if isinstance(error, NoRoomError):
+        note = "no room on the connection that is signed in"
     return tuple(
         replace(of_record(record), state=ENDING if record.state == ENDING else "unknown", note=note)
         for record in records

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Workspace
-from door import Door
+from door import Door, keygen
 from faces import Real
 from kernels import started
 from masters import control_path, ssh
@@ -24,8 +24,10 @@ from procs import wait_until
 from terminal import Terminal, albedo
 
 from albedo_provisioner.errors import SignInError
+from albedo_provisioner.hosts import io_thread
 from albedo_provisioner.hosts.hosts import AsyncHosts, Hosts
 from albedo_provisioner.kernels import link
+from albedo_provisioner.kernels.survey import survey_on_io_thread
 
 PASSWORD = "open sesame 7"
 
@@ -219,6 +221,31 @@ def test_without_a_terminal_it_says_that_it_needs_one(no_key: Real) -> None:
     assert "this is no terminal" in told.stderr
 
 
+def test_without_a_terminal_it_asks_only_where_ssh_would(door: Door, workspace: Workspace) -> None:
+    """Scripts may call it: a host that lets us in is told so, and what ssh would not ask about is no question."""
+
+    def said(alias: str) -> tuple[int, str]:
+        command = albedo("login", alias)
+        told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        return told.returncode, told.stdout + told.stderr
+
+    door.write("open")
+    assert said("open") == (0, "open needs no sign-in: your keys let you in. Nothing was left running.\n")
+    keygen(workspace.home / "other")
+    other = (workspace.home / "other.pub").read_text()
+    door.known.write_text(f"[127.0.0.1]:{door.host.server.port} {other}")
+    door.write("changed", UserKnownHostsFile=str(door.known))
+    status, words = said("changed")
+    assert status == 1
+    assert "The host key of changed has changed" in words
+    assert "terminal, and" not in words
+    door.write("strict", UserKnownHostsFile="/no/such/file", StrictHostKeyChecking="yes")
+    assert "so ssh asks nobody" in said("strict")[1]
+    door.write("closed", Port="1")
+    assert "cannot be reached: connection refused" in said("closed")[1]
+    assert sockets(workspace) == []
+
+
 def test_a_connection_that_does_not_answer_any_more_is_replaced(no_key: Real, workspace: Workspace) -> None:
     log_in(no_key.alias, ("password:", PASSWORD))
     no_key.freeze()
@@ -231,11 +258,19 @@ async def test_a_connection_without_room_gets_another_one_beside_it(no_key: Real
     """S10: what there is to do is said, and it helps."""
     no_key.server.restart(PasswordAuthentication="yes", PubkeyAuthentication="no", MaxSessions="1")
     await asyncio.to_thread(log_in, no_key.alias, ("password:", PASSWORD))
+    room = (await AsyncHosts().diagnose(str(no_key.alias))).finding("sessions")
+    assert room is not None
+    assert "one kernel fills it" in room.text
     async with started(no_key.location(), {"python": str(no_key.python)}) as kernel:
         state = await AsyncHosts().probe(str(no_key.alias))
         assert state.state == "needs_auth"
         assert "MaxSessions" in state.advice
         assert "sign in once more" in state.advice
+        assert "jupyter albedo stop" not in state.advice  # it would find no room either
+        (answer,) = await io_thread.run(survey_on_io_thread([no_key.alias], 15))
+        assert [(each.state, each.note) for each in answer.kernels] == [
+            ("unknown", "no room on the connection that is signed in")
+        ]
         shown = await asyncio.to_thread(log_in, no_key.alias, ("password:", PASSWORD))
         assert "one more is made" in shown
         assert len(sockets(workspace)) == 2

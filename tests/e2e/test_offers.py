@@ -193,6 +193,14 @@ class TestNobodyToAsk:
         assert "python3" in err
         assert kernelspecs.find_ours() == []
 
+    def test_a_kernelspec_whose_program_is_not_there_is_refused(self, embedded_host: Embedded, capsys: Capture) -> None:
+        write_spec(embedded_host, user_specs(embedded_host) / "noexe", argv=["/no/such/program", "{connection_file}"])
+        assert cli.main(["add", embedded_host.location(), "--kernel", "noexe"]) == 1
+        assert "its program /no/such/program is not there" in capsys.readouterr().err
+        assert kernelspecs.find_ours() == []
+        assert cli.main(["add", f"{embedded_host.alias}:"]) == 2
+        assert "(its program is missing)" in capsys.readouterr().out
+
     def test_a_kernelspec_unseen_is_refused(self, capsys: Capture) -> None:
         with pytest.raises(SystemExit):
             cli.main(["add", "gpu:~/x", "--kernel", "ir", "--no-check"])

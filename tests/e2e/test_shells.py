@@ -19,7 +19,7 @@ from leaks import settled
 from procs import everyone, wait_until
 from terminal import Terminal
 
-from albedo_provisioner.errors import UnreachableError
+from albedo_provisioner.errors import UnreachableError, UnsupportedHostError
 from albedo_provisioner.hosts import asking, login_shell
 from albedo_provisioner.hosts.check import check_location
 from albedo_provisioner.hosts.hosts import AsyncHosts, Hosts
@@ -145,6 +145,21 @@ class TestAQuestion:
         assert "Paste your token:" in message
         assert settled(sshd_host.leftovers) == []
 
+    @pytest.mark.parametrize("to", ["", " >&2"])
+    def test_that_takes_and_prints_all_there_is_is_said_without_what_is_ours(
+        self, sshd_host: Real, caplog: pytest.LogCaptureFixture, to: str
+    ) -> None:
+        """There may be a kernel's key in it."""
+        caplog.set_level("DEBUG", "albedo_provisioner")
+        sshd_host.write(".bashrc", f"cat{to}\n")
+        with pytest.raises(UnsupportedHostError, match="something there reads the standard input") as caught:
+            check_location(Location.parse(sshd_host.location()))
+        assert "~/.bashrc" in str(caught.value)
+        for said in (str(caught.value), caplog.text):
+            assert "needs" not in said  # a word of the request
+            assert "main()" not in said
+        assert settled(sshd_host.leftovers) == []
+
     def test_that_takes_no_empty_answer_can_be_seen_as_the_message_says(
         self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -179,7 +194,7 @@ class TestWhatIsGivenUpIsGone:
     ) -> None:
         monkeypatch.setattr(asking, "ANSWER_TIMEOUT", 2.0)
         sshd_host.write(".bashrc", "sleep 600\n")
-        with pytest.raises(UnreachableError):
+        with pytest.raises(UnreachableError, match=r"config.fish\) takes that long or waits for input"):
             check_location(Location.parse(sshd_host.location()))
         assert settled(sshd_host.leftovers) == []
 

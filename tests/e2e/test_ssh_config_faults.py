@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
+from door import Door
+from faces import Real
+from procs import everyone, wait_until
 from terminal import albedo
 
 from albedo_provisioner import Hosts
+from albedo_provisioner.errors import ConfigError, UnreachableError
+from albedo_provisioner.home import albedo_home
+from albedo_provisioner.hosts import openssh_config
+from albedo_provisioner.hosts.openssh import ProgramTransport
+from albedo_provisioner.hosts.openssh_config import HostSettings
 
 if TYPE_CHECKING:
     from conftest import Workspace
@@ -47,6 +56,31 @@ def test_a_line_that_makes_no_sense(workspace: Workspace, monkeypatch: pytest.Mo
     advice = said_of("gpu")
     assert f"{workspace.ssh_config} line 2: " in advice
     assert advice.endswith(" Correct that line and try again.")
+
+
+def test_a_line_that_ssh_in_process_passes_over_is_named_when_it_goes_wrong(
+    sshd_host: Real, workspace: Workspace
+) -> None:
+    """It goes where it would without that line; where nobody is, the line may be why. All say the same."""
+    workspace.ssh_config.write_text(f"{workspace.ssh_config.read_text()}  UseKeychain yes\n")
+    name = str(sshd_host.alias)
+    complaint = "Bad configuration option: usekeychain"
+    assert Hosts().probe(name).state == "ready"
+    found = Hosts().diagnose(name)
+    assert found.can_start
+    assert found.findings[0].state == "note"
+    assert complaint in found.findings[0].text
+    (albedo_home() / "ssh").mkdir(mode=0o700)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(workspace.albedo_home / "ssh" / "m"))  # somebody is signed in to another host
+        assert Hosts().probe(name, fresh=True).state == "ready"
+        assert subprocess.run(albedo("add", sshd_host.location()), check=False).returncode == 0
+    sshd_host.down()
+    state = Hosts().probe(name, fresh=True)
+    assert state.state == "unreachable"
+    assert "connection refused. See whether it is up" in state.advice
+    assert "Your ssh program does not take the config: " in state.advice
+    assert complaint in state.advice
 
 
 @pytest.mark.parametrize("fault", ["mode", "owner"])
@@ -111,6 +145,20 @@ def test_what_is_wrong_with_the_config_is_said_once_for_all_hosts(workspace: Wor
     listed, said = hosts("--probe")
     assert f"{listed}{said}".count("Port") + f"{listed}{said}".count("port") == 1
     assert [line.split()[1] for line in listed.splitlines()[1:3]] == ["unreachable"] * 2
+
+
+async def test_what_a_config_runs_ends_with_us(
+    door: Door, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what has started more, when it takes too long; `leaves_nothing` looks."""
+    monkeypatch.setattr(openssh_config, "RESOLVE_TIMEOUT", 1.0)
+    door.write(ProxyCommand="sh -c 'sleep 321; true'")
+    workspace.add_to_ssh_config('Match originalhost gpu exec "sleep 321; true"\n  Compression no\n')
+    with pytest.raises(ConfigError, match="took longer than 1 s"):
+        await HostSettings("gpu").ask()
+    door.way = ProgramTransport
+    assert "timed out" in await door.refusal(UnreachableError, connect_timeout=1.0)
+    wait_until(lambda: not [each for each in everyone() if "321" in each.argv], what="nothing is left")
 
 
 def test_the_family_of_addresses_is_named_where_it_leaves_none(workspace: Workspace) -> None:

@@ -52,9 +52,13 @@ async def diagnose(host: str | None, folder: str | None, python: str | None, tel
             tell(finding)
 
     expected: Way | ConfigError | None = None
+    unread: Finding | None = None
     if isinstance(transport, RemoteTransport):
         told, resolved = await here.config(transport.host)
-        add(told)
+        if told.blocks:
+            unread = told  # by ssh; in process it may go all the same
+        else:
+            add(told)
         if resolved is not None:
             add(await here.name(resolved))
         try:
@@ -66,6 +70,8 @@ async def diagnose(host: str | None, folder: str | None, python: str | None, tel
         examined = await examine(transport, folder, python, lambda step: activity.enter(transport.host, token, step))
     finally:
         activity.leave(transport.host, token)
+    if unread is not None:
+        add(unread if examined.connected is None else here.config_of_ours_alone(unread))
     examined.not_fetched = await _try_fetching(examined)
     if isinstance(transport, RemoteTransport):
         add(*_way_there(expected, examined), *_reached(examined, found))

@@ -18,6 +18,7 @@ import asyncssh
 
 from ...bundle.wire import Frame, FrameReader, ProtocolError
 from ...errors import AlbedoError, HostError, KernelStartError
+from ..openssh import MasterRefusedError, ProgramChannel, ProgramTransport
 from ..ssh_channel import MAX_CHANNELS, SSHChannel
 from ..staging import bare_text
 from ..transport import Channel, Exit, Transport
@@ -62,7 +63,8 @@ class Examined:
         round_trip: the shortest of some, in seconds.
         skew: seconds that its clock is ahead of this one's.
         up, down: bytes a second to it and from it.
-        sessions: how many sessions it allows on one connection, as far as we would use them.
+        sessions: how many sessions it allows on one connection, as far as we would use them; on one that is signed in
+            already, how many it has room for.
     """
 
     error: AlbedoError | None = None
@@ -169,7 +171,11 @@ async def _rate(talk: _Conversation, do: str, round_trip: float) -> float:
 
 
 async def _count_sessions(channel: Channel | None) -> int | None:
-    """Return how many sessions the server allows on the connection of a channel, as many as kernels would share it."""
+    """Return how many sessions the server allows on the connection of a channel, as many as kernels would share it; on
+    one of another process, for how many there is room.
+    """
+    if isinstance(channel, ProgramChannel) and channel.master is not None:
+        return await _count_room(channel.transport, channel.master)
     if not isinstance(channel, SSHChannel):
         return None
     opened: list[SSHChannel] = []
@@ -185,6 +191,23 @@ async def _count_sessions(channel: Channel | None) -> int | None:
     finally:
         for each in opened:
             each.close()
+
+
+async def _count_room(program: ProgramTransport, master: str) -> int | None:
+    """Return for how many sessions a master has room, that of the visit included, as many as kernels would take."""
+    opened: list[Channel] = []
+    try:
+        async with asyncio.timeout(_SESSIONS_TIMEOUT):
+            while len(opened) + 1 < MAX_CHANNELS:
+                opened.append(await program.open_by_master("exec cat", _Silent(), master))
+    except MasterRefusedError as refusal:
+        return len(opened) + 1 if refusal.full else None
+    except (AlbedoError, OSError):  # a timeout among them: not known
+        return None
+    finally:
+        for each in opened:
+            each.close()
+    return MAX_CHANNELS
 
 
 class _Silent:

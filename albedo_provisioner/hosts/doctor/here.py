@@ -54,6 +54,16 @@ async def config(host: str) -> tuple[Finding, Resolved | None]:
     return ok("config", text, **facts), resolved
 
 
+def config_of_ours_alone(unread: Finding) -> Finding:
+    """Return what there is to say of a config that ssh does not take, and with which the host was reached all the same.
+
+    Args:
+        unread: the problem that it would be.
+    """
+    text = f"{unread.text} Kernels go by ssh in process, which passes over it; your own ssh does not."
+    return note("config", text)
+
+
 def _existing(paths: Iterable[str]) -> list[str]:
     return sorted(filter(os.path.exists, paths))
 

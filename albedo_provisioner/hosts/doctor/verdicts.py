@@ -10,6 +10,7 @@ from typing import Any
 from ...bundle.spawn import FEW_FILES, LEAST_FILES
 from ...errors import AlbedoError
 from ..host_python import HostPython
+from ..openssh import ProgramChannel
 from ..probe import OLDEST_PYTHON
 from ..refusals import LITTLE_MEMORY, few_files, making_room, mending, mounted_noexec, old_python
 from ..ssh_channel import MAX_CHANNELS, SSHChannel
@@ -293,7 +294,9 @@ def _throughput(examined: Examined) -> Iterator[Finding]:
 
 def _sessions(examined: Examined) -> Iterator[Finding]:
     count = examined.sessions
-    if count is None:
+    if isinstance(examined.channel, ProgramChannel) and examined.channel.master is not None:
+        yield _room(count)
+    elif count is None:
         if not isinstance(examined.channel, SSHChannel):
             yield ok("sessions", "not counted: each kernel has an ssh process of its own")
     elif count < MAX_CHANNELS:
@@ -303,6 +306,18 @@ def _sessions(examined: Examined) -> Iterator[Finding]:
         yield note("sessions", text, count=count)
     else:
         yield ok("sessions", f"{MAX_CHANNELS} kernels can share a connection", count=count)
+
+
+def _room(count: int | None) -> Finding:
+    """Say how much room there is on a connection that is signed in already."""
+    if count is None:
+        return note("sessions", "how much room there is on the connection that is signed in was not found out")
+    if count >= MAX_CHANNELS:
+        return ok("sessions", f"the connection that is signed in has room for {count} kernels at least", count=count)
+    text = f"the connection that is signed in has room for {_many(count, 'more session')} (MaxSessions)"
+    if count == 1:
+        text += ": one kernel fills it, and even a look at that kernel from elsewhere finds no room then"
+    return note("sessions", f"{text}.", "Sign in once more then; that makes one more connection.", count=count)
 
 
 def _size(count: float) -> str:
