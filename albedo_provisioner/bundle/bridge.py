@@ -15,10 +15,11 @@ import os
 import select
 import socket
 import struct
-from typing import Any
+from typing import Any, NoReturn
 
-from . import rundir
+from . import processes, rundir
 from .entry import fail, folder, must_be_here, sweep_up
+from .place import have_made_anew
 from .spawn import boot_id, last_words, recorded_process
 
 PATIENCE = 10.0
@@ -53,10 +54,16 @@ def attach(request: dict[str, Any]) -> None:
     must_be_here(request)
     path = rundir.path_of(request["kernel_id"])
     try:
-        os.chdir(path)
-        connection = _connect_or_adopt(path, request)
+        try:
+            os.chdir(path)
+            connection = _connect_or_adopt(path, request)
+        except _NO_KEEPER:
+            if not have_made_anew(request["kernel_id"]):
+                raise
+            os.chdir(path)
+            connection = rundir.connect(PATIENCE)
     except _NO_KEEPER:
-        fail("gone", boot_id=boot_id(), node=os.uname().nodename, detail=last_words(path))
+        _tell_gone(path, request["kernel_id"])
     except TimeoutError as error:
         fail("stuck", detail=str(error))
     except OSError as error:
@@ -65,6 +72,17 @@ def attach(request: dict[str, Any]) -> None:
     socket.send_fds(connection, [struct.pack("!I", len(offer)) + offer], [0, 1])
     if _taken(connection):
         wait(connection)
+
+
+def _tell_gone(path: str, kernel_id: str) -> NoReturn:
+    """Tell the client that there is no keeper, nor a kernel that another one could take charge of."""
+    words = last_words(path)
+    severed = bool((rundir.read_record(path) or {}).get(rundir.SEVERED)) or not os.path.lexists(path)
+    # Nobody can reach a kernel whose sockets were removed, and nobody else would end it.
+    left = severed and bool(processes.family(processes.snapshot(), [], mark=kernel_id).ours)
+    if left:
+        sweep_up(kernel_id)
+    fail("gone", boot_id=boot_id(), node=os.uname().nodename, detail=words, severed=left)
 
 
 def _taken(connection: socket.socket) -> bool:
@@ -83,7 +101,7 @@ def _connect_or_adopt(path: str, request: dict[str, Any]) -> socket.socket:
         return rundir.connect(PATIENCE)
     except _NO_KEEPER:
         record = rundir.read_record(path)
-        if record is None:
+        if record is None or record.get(rundir.SEVERED) or _lives(record.get("keeper")):
             raise
     lock = os.open(rundir.LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -91,8 +109,6 @@ def _connect_or_adopt(path: str, request: dict[str, Any]) -> socket.socket:
         try:
             return rundir.connect(PATIENCE)
         except _NO_KEEPER:
-            from . import processes
-
             kernel = recorded_process(record)
             if kernel is None or not processes.still_alive([kernel]):
                 raise
@@ -102,6 +118,11 @@ def _connect_or_adopt(path: str, request: dict[str, Any]) -> socket.socket:
         return rundir.connect(PATIENCE)
     finally:
         os.close(lock)
+
+
+def _lives(keeper: list[int] | None) -> bool:
+    """Whether the keeper of a record lives; then its socket was removed, and no other one may take its place."""
+    return keeper is not None and bool(processes.still_alive([(int(keeper[0]), int(keeper[1]))]))
 
 
 def _make_keeper(path: str, request: dict[str, Any], adopted: dict[str, Any] | None, lock: int | None = None) -> None:

@@ -130,6 +130,14 @@ class Callers:
     def _ready(self, ready: dict[Any, int]) -> list[tuple[int, _Connection]]:
         return [(number, connection) for number, connection in self._connections.items() if number in ready]
 
+    def listen_anew(self) -> None:
+        """Listen in the current directory, which is another one than before."""
+        if self._listening:
+            self._poller.unregister(self._listener.fileno())
+        self._listener.close()
+        self._listener, self._listening = _listen(), False
+        self._listen_if_room()
+
     def _listen_if_room(self) -> None:
         room = len(self._connections) < MOST_CONNECTIONS
         if room and not self._listening:

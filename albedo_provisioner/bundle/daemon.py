@@ -18,6 +18,7 @@ from . import processes, rundir
 from .entry import missing, without
 from .kernelspecs import UnknownKernelspecError
 from .logind import outlive_login
+from .place import KEEPER_NAME
 from .spawn import LEAST_FILES, folder_path, raise_file_limit, spawn
 
 TYPE_CHECKING = False  # not from typing: see processes.py
@@ -127,7 +128,7 @@ def _become_subreaper() -> bool:
     import ctypes
 
     libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_NAME, b"albedo-keeper", 0, 0, 0)
+    libc.prctl(_PR_SET_NAME, KEEPER_NAME.encode(), 0, 0, 0)
     return bool(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 

@@ -231,6 +231,9 @@ def browse(request: dict[str, Any]) -> None:
 
 def list_kernels(_: dict[str, Any]) -> None:
     """Answer which kernels of this account are on this host."""
+    from .place import have_all_made_anew
+
+    have_all_made_anew()
     report(kernels=kernels(), boot_id=boot_id(), node=os.uname().nodename)
 
 
@@ -258,7 +261,14 @@ def kernels() -> list[dict[str, Any]]:
 def describe(request: dict[str, Any]) -> None:
     """Answer what one more client of a kernel needs: the key that its messages are signed with, and where it runs."""
     must_be_here(request)
+    from .place import have_made_anew
+
     path = rundir.path_of(request["kernel_id"])
+    try:
+        if not os.path.lexists(os.path.join(path, rundir.SOCKET)):
+            have_made_anew(request["kernel_id"])
+    except TimeoutError as error:
+        fail("stuck", detail=str(error))
     record = rundir.read_record(path)
     try:
         with open(os.path.join(path, rundir.CONNECTION)) as file:
@@ -274,17 +284,23 @@ def describe(request: dict[str, Any]) -> None:
 def end(request: dict[str, Any]) -> None:
     """End a kernel and its keeper, and answer with what is left: by the keeper's hand if it has one that works."""
     from . import processes
+    from .place import have_made_anew, keeper_of
 
     must_be_here(request)
     kernel_id = request["kernel_id"]
     path = rundir.path_of(kernel_id)
     keeper = (rundir.read_record(path) or {}).get("keeper")
-    if rundir.keeper_lives(kernel_id) and keeper:
+    try:
+        lives = rundir.keeper_lives(kernel_id) or have_made_anew(kernel_id)
+    except TimeoutError:
+        lives, keeper = True, keeper_of(kernel_id)
+    keeper = keeper or (rundir.read_record(path) or {}).get("keeper")
+    if lives and keeper:
         identity = int(keeper[0]), int(keeper[1])
         processes.signal_process(identity, signal.SIGTERM)
         processes.signal_process(identity, signal.SIGCONT)  # one that somebody stopped would never know
         deadline = time.monotonic() + _END_TIMEOUT
-        while os.path.lexists(path) and processes.still_alive([identity]):
+        while os.path.lexists(os.path.join(path, rundir.SOCKET)) and processes.still_alive([identity]):
             if time.monotonic() > deadline:
                 # It ends nothing any more. What it owns is found without it, by the record and the marks.
                 processes.signal_process(identity, signal.SIGKILL)

@@ -102,6 +102,11 @@ class JobWatch:
         """When, by the clock, `serve` has something to do."""
         return [] if self._ladder is None else [self._ladder_at]
 
+    def begin_anew(self) -> None:
+        """The supervisor's socket was removed, so that new jobs go to another one: look for that, unless jobs run."""
+        if not self.running:
+            self.close()
+
     def seen(self, numbers: list[int]) -> None:
         """Note that a client has told its user how these ended."""
         for number in numbers:

@@ -11,6 +11,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -28,6 +29,7 @@ from .kernel import Kernel
 from .kernelspecs import UnknownKernelspecError
 from .ladder import Ladder, Report
 from .messages import CONTENT, HEADER, json_part
+from .place import LostError, Place, TakenError
 from .protocol import Attached, Event, Received
 from .reception import Reception
 from .spawn import boot_id, folder_path
@@ -73,7 +75,7 @@ class Keeper:
         self.identity = os.urandom(8).hex()
         self.warning: str | None = None
         """What threatens the kernel on this host, in words that follow the host's name; told to every client."""
-        self._inode = os.stat(path).st_ino
+        self._place = Place(path, self.kernel_id)
         self._grace = float(request.get("grace") or GRACE)
         self._subreaper = subreaper
         self._wake = wake
@@ -128,15 +130,27 @@ class Keeper:
         self.clients.close(time.monotonic())
         self.callers.close()
         self.jobs.close()
-        if self._has_place():
+        if self._place.ours:
             rundir.remove(self.path)
 
-    def _has_place(self) -> bool:
-        """Whether the run directory is still the one that we were made in, and not gone or a successor's."""
+    def _keep_place(self) -> None:
+        """See to it that the run directory is there; nothing happens when it is."""
+        if self._place.ours or self._over_at is not None or self._ladder is not None:
+            return
         try:
-            return os.stat(self.path).st_ino == self._inode
-        except OSError:
-            return False
+            self.clients.listen_at(self._place.make_anew())
+            self.callers.listen_anew()
+            self.kernel.write_files()
+        except TakenError:
+            self.kernel.end_asked("was ended because another keeper has its run directory")
+            self._finish("another keeper has its run directory")
+        except LostError:
+            self.kernel.end_asked("was ended because its home was removed")
+            self._finish("its home was removed")
+        except OSError as error:  # a full disk, say: those who are linked to it are served all the same
+            print(f"The run directory cannot be made anew: {error}", file=sys.stderr, flush=True)
+        else:
+            self.jobs.begin_anew()
 
     def _pause(self) -> int:
         """Milliseconds until something is due by the clock."""
@@ -157,6 +171,7 @@ class Keeper:
                 self.kernel.end_asked("was ended from its host: its keeper was told to end (SIGTERM)")
                 self._finish("the keeper was told to end (SIGTERM)")
         self.kernel.reap()
+        self._keep_place()  # who finds no way to us sends a signal
         self.jobs.look()  # the jobs' supervisor tells us in this way that it is there
 
     def _tend(self, now: float) -> None:
@@ -169,12 +184,10 @@ class Keeper:
         self.jobs.look()
         if self._over_at is not None or self._ladder is not None:
             return
-        if not self._has_place():
-            self.kernel.end_asked("was ended because its run directory disappeared")
-            self._finish("its run directory disappeared")
-        elif self.clients.attached or self.kernel.asked or self.jobs.running:
+        self._keep_place()
+        if self.clients.attached or self.kernel.asked or self.jobs.running:
             return
-        elif now - max(self.kernel.active, self.jobs.ended_at, self.clients.away_since or 0.0) > (
+        if now - max(self.kernel.active, self.jobs.ended_at, self.clients.away_since or 0.0) > (
             self._grace if self.clients.ever else UNCLAIMED
         ):
             self._finish("nobody was linked to it any more" if self.clients.ever else "its client never came")
@@ -386,6 +399,7 @@ class Keeper:
         def launch(report: Report) -> None:
             if report.survivors:
                 return answer({"error": "the old kernel could not be ended", "report": report.to_dict()})
+            self._keep_place()
             try:
                 self.kernel.spawn(request["kernel"], folder_path(request["kernel"]["cwd"]))
             except OSError as error:

@@ -86,7 +86,11 @@ class Kernel:
         self._started = 0.0
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         context.blocky = False
-        self._channels = KernelChannels(context, rundir.socket_base(path))
+        self._base = rundir.socket_base(path)
+        self._channels = KernelChannels(context, self._base)
+        self._record: dict[str, Any] = {}
+        self._connection = b""
+        self._severed = False  # whether the kernel's sockets were removed
         self._waiting: list[tuple[str, int, Parts]] = []  # asked of a kernel that does not listen yet
         self._drained_at: float | None = None
         self._beat_at = 0.0
@@ -135,7 +139,8 @@ class Kernel:
         self._end_asked = None
         self.responsive = True
         self._memory = MemoryDeath(pid)
-        record = {
+        self._severed = False
+        self._record = {
             "pid": pid,
             "start": process[1] if process else 0,
             "folder": folder,
@@ -146,15 +151,27 @@ class Kernel:
             "keeper": processes.identify(os.getpid()),
             "settings": self._settings,
         }
-        rundir.write_record(self._path, record)
+        rundir.write_record(self._path, self._record)
+        self._connection = rundir.read_connection(self._path)
+
+    def write_files(self) -> None:
+        """Write anew what belongs in the run directory; it is another one than before, so that the kernel's sockets,
+        which we are connected to, are not in it.
+        """
+        rundir.keep_short(self._path, self._base)
+        self._severed = True
+        rundir.write_record(self._path, {**self._record, rundir.SEVERED: True})
+        rundir.write_connection(self._path, self._connection)
 
     def rename(self, notebook: str) -> None:
         """Note that its notebook has another path now, for this keeper and for one that adopts the kernel."""
         self._notebook = notebook
         self._settings = {**self._settings, "notebook": notebook}
-        record = rundir.read_record(self._path)
-        if record is not None:
-            rundir.write_record(self._path, {**record, "notebook": notebook, "settings": self._settings})
+        self._record = {**self._record, "notebook": notebook, "settings": self._settings}
+        try:
+            rundir.write_record(self._path, {**self._record, rundir.SEVERED: self._severed})
+        except OSError:
+            pass  # no room, or no run directory at the moment: it is told by us, and written when that is made anew
 
     def facts(self) -> dict[str, Any]:
         """Return what clients are told about the kernel."""

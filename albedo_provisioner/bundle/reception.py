@@ -58,8 +58,16 @@ class Reception:
         self._arriving: dict[int, tuple[socket.socket, float]] = {}  # and when they came; oldest first
         self._clients: dict[str, Client] = {}
         self._by_descriptor: dict[int, Client] = {}
+        self.listen_at(listener)
+
+    def listen_at(self, listener: socket.socket) -> None:
+        """Take connections at this socket, which listens, and no more at the one before."""
+        if self._listener is not listener:
+            self._poller.unregister(self._listener.fileno())
+            self._listener.close()
         listener.setblocking(False)
-        poller.register(listener.fileno(), zmq.POLLIN)
+        self._poller.register(listener.fileno(), zmq.POLLIN)
+        self._listener = listener
 
     def __iter__(self) -> Iterator[Client]:
         return iter(list(self._clients.values()))

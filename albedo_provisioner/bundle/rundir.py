@@ -23,6 +23,10 @@ CONNECTION = "connection.json"
 RECORD = "kernel.json"
 BEGUN = "begun"
 LOCK = "lock"
+
+SEVERED = "severed"
+"""In a record: whether the kernel's sockets were removed, so that no other keeper can reach it."""
+
 _SHORT = "short"
 
 MOST_LOG = 4 << 20
@@ -125,6 +129,29 @@ def read_record(path: str) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return record if isinstance(record, dict) else None
+
+
+def read_connection(path: str) -> bytes:
+    """Return the kernel's connection file, which has its key; empty when it is not there."""
+    try:
+        with open(os.path.join(path, CONNECTION), "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def write_connection(path: str, content: bytes) -> None:
+    """Write what `read_connection` has read."""
+    with os.fdopen(private_file(os.path.join(path, CONNECTION)), "wb") as file:
+        file.write(content)
+
+
+def keep_short(path: str, base: str) -> None:
+    """Note in a run directory that was made anew which way to it `socket_base` has made, if it has."""
+    link = os.path.dirname(base)
+    if link != path:
+        with open(os.path.join(path, _SHORT), "w") as file:
+            file.write(link)
 
 
 def begun(path: str) -> str | None:

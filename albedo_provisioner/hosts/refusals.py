@@ -70,12 +70,15 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
         return UnreachableError(
             host,
             f"{host} led to the machine {report['here']} this time, and the kernel runs on {report['node']}. (If that "
-            f"is the same machine with a new name, end the kernel by removing {report['path']} there.)",
+            f"is the same machine with a new name, remove {report['path']} there: it is made anew, under that name.)",
             f"it led to {report['here']}, and the kernel runs on {report['node']}",
         )
     if kind == "gone":
+        how = "neither it nor its keeper is there"
+        if report.get("severed"):
+            how = "its run directory and its keeper were gone, so that nothing could reach it, and it was ended"
         return KernelGoneError(
-            f"{host} has this kernel no more: neither it nor its keeper is there.",
+            f"{host} has this kernel no more: {how}.",
             str(report.get("boot_id") or ""),
             str(report.get("node") or ""),
         )

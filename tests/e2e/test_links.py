@@ -395,15 +395,3 @@ class TestAwkwardMoments:
             embedded_host.up()
             await ending
         wait_until(lambda: embedded_host.leftovers() == [], 30, "nothing left")
-
-
-class TestRunDirectory:
-    async def test_a_kernel_whose_run_directory_disappears_ends(self, embedded_host: Embedded) -> None:
-        """K6: that is how a person ends it by hand. The keeper looks every ten seconds."""
-        async with started(embedded_host.location()) as kernel:
-            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
-            await cell.until(lambda: cell.stdout)
-            assert embedded_host.run(["rm", "-r", str(embedded_host.home / ".albedo-remote/run")]).returncode == 0
-            await cell.done(30)
-            assert cell.status == "error"
-            assert not await kernel.manager.is_alive()
