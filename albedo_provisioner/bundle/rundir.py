@@ -65,7 +65,11 @@ def create(kernel_id: str) -> str:
         OSError: it cannot be made.
     """
     path = path_of(kernel_id)
-    os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    for folder in (os.path.dirname(root()), root()):  # `makedirs` would make the first one open to others
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass  # as is usual
     os.mkdir(path, 0o700)
     return path
 

@@ -29,7 +29,7 @@ class TestRunDirectory:
                 remote_host.cut()
                 assert await kernel.value("x, os.getpid()", 30) == f"(5, {pid})"
                 assert (place / "keeper").is_socket()
-                assert stat.S_IMODE(place.stat().st_mode) == 0o700
+                assert {stat.S_IMODE(each.stat().st_mode) for each in (place, place.parent, folder)} == {0o700}
                 assert {stat.S_IMODE(file.stat().st_mode) & 0o77 for file in place.iterdir() if file.is_file()} == {0}
             assert remote_host.run(["rm", "-r", str(place)]).returncode == 0
             (found,) = await asyncio.to_thread(listed)
