@@ -23,6 +23,7 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 
+from ..bundle.private import is_trusted
 from ..errors import AlbedoError
 from ..home import albedo_home
 from .host_python import HostPython
@@ -163,6 +164,9 @@ async def trial(python: HostPython) -> str | None:
 def _root() -> Path:
     root = albedo_home() / "wheels"
     try:
+        if os.path.lexists(root) and not is_trusted(str(root), link=True):
+            # Others could have put packages there, which would be run on hosts.
+            root.unlink() if root.is_symlink() else shutil.rmtree(root)
         root.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise FetchError(f"{root} on this machine cannot be made ({error.strerror})") from None
@@ -170,9 +174,11 @@ def _root() -> Path:
 
 
 def _find(root: Path, python: HostPython) -> tuple[WheelSet | None, bool]:
-    """Return the newest set that fits, and whether it is new enough to be taken as it is."""
+    """Return the newest set that fits and only we can change, and whether it is new enough to be taken as it is."""
     best, newest = None, 0.0
     for directory in root.iterdir():
+        if not is_trusted(str(directory)):
+            continue
         try:
             listing = json.loads((directory / _LISTING).read_text())
             found = WheelSet(directory, tuple((str(n), int(size), str(sha)) for n, size, sha in listing["wheels"]))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from bare import Bare
+from bare import Bare, facts_of
 from faces import Real
 from kernels import started
 from leaks import settled
@@ -17,6 +18,8 @@ from leaks import settled
 from albedo_provisioner import AsyncHosts
 from albedo_provisioner.errors import ConfigError, StagingError
 from albedo_provisioner.home import albedo_home
+from albedo_provisioner.hosts.host_python import HostPython
+from albedo_provisioner.hosts.wheels import kept_set
 
 if TYPE_CHECKING:
     from conftest import Workspace
@@ -140,6 +143,19 @@ class TestOnThisSide:
         albedo_home(place)
         assert mode_of(place) == 0o700
         assert sorted(path.name for path in place.iterdir()) == ["memories"]
+
+    def test_gives_no_packages_that_others_could_change(self, workspace: Workspace, kept_packages: Path) -> None:
+        python = HostPython.from_facts({**facts_of(Path(sys.executable)), "own": {}})
+        kept = workspace.albedo_home / "wheels"
+        for loose in (None, "*", "."):
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(kept_packages, kept)
+            kept.chmod(0o700)
+            for path in (*kept.glob("*"),) if loose == "*" else (kept,):
+                path.chmod(0o777 if loose else 0o700)
+            assert (kept_set(python) is None) == (loose is not None), loose
+        assert list(kept.iterdir()) == []
+        assert mode_of(kept) == 0o700
 
     def test_is_refused_where_it_is_everybodys(self, workspace: Workspace) -> None:
         place = workspace.root / "shared"
