@@ -14,9 +14,10 @@ from faces import Embedded, Host, Real
 from masters import Master
 from procs import Process, everyone, send, wait_until
 
-from albedo_provisioner import browse
+from albedo_provisioner import Hosts, Location, browse
 from albedo_provisioner.errors import KilledError, NoSuchFolderError, NotAFolderError
 from albedo_provisioner.hosts import asking, io_thread
+from albedo_provisioner.workspace.asking import look_at
 
 
 def lookers(host: Host) -> list[Process]:
@@ -113,6 +114,21 @@ def test_one_that_is_killed_while_it_looks_is_asked_again_once(
     assert browse.repo(place).problems  # the second one was told that git fails
     remote_host.write("killed", "")
     assert browse.preview(place).tree.files == 0
+
+
+def test_a_question_whose_process_is_killed_is_asked_again(remote_host: Host) -> None:
+    """Of those that no process is kept for: what a host is, and whether a folder is there."""
+    mark = remote_host.home / "killed"
+    first = f"[ -e {mark} ] || {{ echo > {mark}; kill -s KILL $$; }}"
+    remote_host.write("bin/python3", f'#!/bin/sh\n{first}\nexec {remote_host.python} "$@"\n').chmod(0o755)
+    profile = (remote_host.home / ".profile").read_text()
+    remote_host.write(".profile", f"{profile}\nPATH={remote_host.home}/bin:$PATH\n")
+    assert Hosts().probe(str(remote_host.alias)).state == "ready"
+    assert mark.exists()
+    mark.unlink()
+    (row,) = io_thread.run_blocking(look_at([Location.parse(remote_host.location())]))
+    assert (row.badge, row.detail) == ("", "")
+    assert mark.exists()
 
 
 def test_one_that_nobody_asks_ends(remote_host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
