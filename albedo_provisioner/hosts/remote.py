@@ -96,7 +96,7 @@ class RemoteTransport:
             self._failing = True
             if isinstance(error, SignInError):
                 self._watch.look_out()
-            if complaint := await self._settings.complaint():
+            if chosen_way() != "builtin" and (complaint := await self._settings.complaint()):
                 # A line that ssh in process passes over may be why it went wrong, or somewhere else.
                 raise type(error)(self._host, f"{error} {complaint}", error.detail) from error
             raise

@@ -230,8 +230,8 @@ class Visit:
         if at < 0:
             self._count(data)
             return
-        self._marked = True
         self._print(bytes(self._before[:at]))
+        self._marked = True
         rest = bytes(self._before[at + len(self._marker) :])
         self._before.clear()
         if rest:

@@ -20,7 +20,7 @@ from procs import everyone, wait_until
 from terminal import Terminal
 
 from albedo_provisioner.errors import UnreachableError, UnsupportedHostError
-from albedo_provisioner.hosts import asking, login_shell
+from albedo_provisioner.hosts import asking, login_shell, visit
 from albedo_provisioner.hosts.check import check_location
 from albedo_provisioner.hosts.hosts import AsyncHosts, Hosts
 from albedo_provisioner.location import Location
@@ -159,6 +159,20 @@ class TestAQuestion:
             assert "needs" not in said  # a word of the request
             assert "main()" not in said
         assert settled(sshd_host.leftovers) == []
+
+    def test_that_only_prints_what_is_ours_does_no_harm(
+        self, sshd_host: Real, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """As a terminal does that somebody put in between."""
+        caplog.set_level("DEBUG", "albedo_provisioner")
+        script = (
+            f"#!{sshd_host.python}\nimport os, sys\nos.write(1, {visit._ECHO + b'with a key'!r})\n"
+            f"os.execv({str(sshd_host.python)!r}, [{str(sshd_host.python)!r}, *sys.argv[1:]])\n"
+        )
+        python = sshd_host.write("echo/python3", script)
+        python.chmod(0o755)
+        assert check_location(Location.parse(sshd_host.location()), str(python)).ipykernel_version is not None
+        assert "with a key" not in caplog.text
 
     def test_that_takes_no_empty_answer_can_be_seen_as_the_message_says(
         self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch
