@@ -34,6 +34,7 @@ PATIENCE = 5.0
 
 _LARGE = 64 * 1024
 _TICK = 0.01
+_LONGEST_TICK = 0.1
 
 
 class Publisher:
@@ -58,7 +59,8 @@ class Publisher:
         self._large: deque[tuple[zmq.MessageTracker, int]] = deque()  # large messages that zmq still holds
         self._large_size = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._patient_until = 0.0
+        self._silent = 0.0  # seconds for which no client has made room, in which it was looked for
+        self._looked_at = 0.0
 
     def send(self, parts: Sequence[Buffer]) -> None:
         """Send a message, now or when there is room for it; the order is kept."""
@@ -68,7 +70,7 @@ class Publisher:
         self._waiting.append(parts)
         if self._timer is None:
             loop = asyncio.get_running_loop()
-            self._patient_until = loop.time() + PATIENCE
+            self._silent, self._looked_at = 0.0, loop.time()
             self._timer = loop.call_later(_TICK, self._go_on)
             self._paused(True)
 
@@ -99,11 +101,16 @@ class Publisher:
     def _go_on(self) -> None:
         """See whether there is room again; called every `_TICK` seconds while something waits."""
         loop = asyncio.get_running_loop()
-        if loop.time() >= self._patient_until:
-            self._leave_behind()
+        now = loop.time()
+        # While we were not running either, on a machine that is too busy, a client is not to blame.
+        self._silent += min(now - self._looked_at, _LONGEST_TICK)
+        self._looked_at = now
         while self._waiting and self._try(self._waiting[0]):
             self._reminders.published(self._waiting.popleft())
-            self._patient_until = loop.time() + PATIENCE
+            self._silent = 0.0
+        if self._silent >= PATIENCE:
+            self._leave_behind()
+            self._silent = 0.0
         if self._waiting:
             self._timer = loop.call_later(_TICK, self._go_on)
         else:
