@@ -132,10 +132,11 @@ class Callers:
 
     def listen_anew(self) -> None:
         """Listen in the current directory, which is another one than before."""
+        listener = _listen()
         if self._listening:
             self._poller.unregister(self._listener.fileno())
         self._listener.close()
-        self._listener, self._listening = _listen(), False
+        self._listener, self._listening = listener, False
         self._listen_if_room()
 
     def _listen_if_room(self) -> None:

@@ -138,9 +138,7 @@ class Keeper:
         if self._place.ours or self._over_at is not None or self._ladder is not None:
             return
         try:
-            self.clients.listen_at(self._place.make_anew())
-            self.callers.listen_anew()
-            self.kernel.write_files()
+            self.clients.listen_at(self._place.make_anew(self._fill_place))
         except TakenError:
             self.kernel.end_asked("was ended because another keeper has its run directory")
             self._finish("another keeper has its run directory")
@@ -151,6 +149,10 @@ class Keeper:
             print(f"The run directory cannot be made anew: {error}", file=sys.stderr, flush=True)
         else:
             self.jobs.begin_anew()
+
+    def _fill_place(self) -> None:
+        self.callers.listen_anew()
+        self.kernel.write_files()
 
     def _pause(self) -> int:
         """Milliseconds until something is due by the clock."""

@@ -13,6 +13,10 @@ import time
 
 from . import processes, rundir
 
+TYPE_CHECKING = False  # not from typing: see processes.py
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 KEEPER_NAME = "albedo-keeper"
 """What a keeper's process is called, where processes can say what they are called."""
 
@@ -53,8 +57,11 @@ class Place:
         except OSError:
             return None
 
-    def make_anew(self) -> socket.socket:
+    def make_anew(self, fill: Callable[[], None]) -> socket.socket:
         """Make what is missing, enter the directory, and return the new socket, listening.
+
+        Args:
+            fill: called when the directory is there, to put into it what belongs there; who finds the socket finds all.
 
         Raises:
             TakenError: another keeper listens there.
@@ -70,6 +77,7 @@ class Place:
                 raise TakenError from None
             os.chmod(self._path, 0o700)
         os.chdir(self._path)
+        fill()
         if os.path.lexists(rundir.SOCKET):
             os.unlink(rundir.SOCKET)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)

@@ -74,3 +74,19 @@ class TestRunDirectory:
             assert not await kernel.manager.is_alive()
             shutil.rmtree(place)
             shutil.rmtree(embedded_host.home / "away")
+
+    async def test_a_kernel_whose_home_was_removed_ends(self, embedded_host: Embedded) -> None:
+        """K6: an account that is taken away leaves no process; its keeper looks every ten seconds."""
+        async with started(embedded_host.location()) as kernel:
+            cell = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            await cell.until(lambda: cell.stdout)
+            away = embedded_host.home.with_name("away")
+            embedded_host.home.rename(away)
+            try:
+                await cell.done(30)
+            finally:
+                away.rename(embedded_host.home)
+            assert cell.reply is not None
+            assert "its home was removed" in cell.reply["evalue"]
+            assert not await kernel.manager.is_alive()
+            shutil.rmtree(embedded_host.home / ".albedo-remote/run")
