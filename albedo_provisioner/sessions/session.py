@@ -30,6 +30,7 @@ from .past import PastCells
 from .records import CellName, CellRecord, SessionRecord
 from .results import ERROR, INTERRUPTED, LOST, KernelReport, Result, is_interrupt, status_of
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel
+from .telling import RESET, Telling
 from .tools import SessionTools
 from .without_kernel import RunAlone
 
@@ -41,9 +42,6 @@ log = logging.getLogger("albedo_provisioner.sessions")
 NAMES = ("tools", "memory", "run")
 """What cells have without an import; see `albedo_bundle`."""
 
-
-_RESET = "it was reset."
-"""Why the state is gone when a caller wanted it so, on record until that has been told."""
 
 _VERDICT_TIMEOUT = 3.0
 """Seconds that a host which is out of reach is given to say whether a person has to sign in."""
@@ -74,14 +72,14 @@ class SessionCore:
             registry.records, record, lambda cell: cell in self._calls or cell in self._outlived, self._serve_cell
         )
         kind = SessionKernel if record.joined is None else JoinedKernel
-        self._held = kind(record, self._put, self._heard_late, self._past.salvage, handlers)
+        self._telling = Telling(record, self.workspace)
+        self._held = kind(record, self._put, self._telling.hear_late, self._past.salvage, handlers)
         self._cell = CurrentCell(record.session_id, self._held)
         self._next: tuple[CellName, float] | None = None  # whose turn it is, and since when
         self._readying: asyncio.Task[None] | None = None  # what has to be done before its code can begin
         self._alone: RunAlone | None = None  # the code that runs without a kernel
         self._on_record: tuple[Any, ...] = ()  # what was put there last, see `SessionRecord.lasting`
         self._prepared: tuple[Any, ...] = ()  # the kernel whose cells have what we offer, and which tools
-        self._late: list[str] = []  # what threads of earlier cells printed since
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -262,7 +260,7 @@ class SessionCore:
         await self._cell.make_room()
         if held.alive:
             report.reused = held.fresh is None and self.record.lost is None
-            self._tell_loss(report, notes)
+            self._telling.of_loss(report, notes)
             if held.fresh is not None:
                 report.state_reset = True
                 notes.append(held.fresh)
@@ -272,19 +270,9 @@ class SessionCore:
             held.lose(held.kernel.cause or "its kernel ended")
         report.reused = False
         await held.start(call.wait_for_sign_in)
-        self._tell_loss(report, notes)
+        self._telling.of_loss(report, notes)
         report.location = str(self.record.location)
         self._put()
-
-    def _tell_loss(self, report: KernelReport, notes: list[str]) -> None:
-        """Put into the report that the state of earlier calls is gone, if that has not been told yet."""
-        if self.record.lost == _RESET:
-            report.state_reset = True
-            notes.append("The session was reset, so the state of earlier calls is gone.")
-        elif self.record.lost is not None:
-            report.state_lost = True
-            notes.append(f"The state of earlier calls was lost: {self.record.lost}")
-        self.record.lost = None
 
     async def _reset(self, report: KernelReport) -> None:
         """End the kernel because that was asked for."""
@@ -324,14 +312,14 @@ class SessionCore:
         finally:
             self._alone = None
         report.reused, report.ended = False, True
-        self._tell_loss(report, notes)
+        self._telling.of_loss(report, notes)
         so = ", so the code was run once without one, and nothing that it defined is kept" if alone.begun else ""
         notes.append(f"No kernel could be started{so}. {str(error).rstrip('.')}.")
         notes += alone.notes
         if self.tools.names and alone.begun:
             notes.append("It could call no tools.")
         notes += outputs.remarks()
-        report.note = " ".join([*notes, *self._news_of_links()])
+        report.note = " ".join([*notes, *self._telling.of_links()])
         result.duration = time.monotonic() - alone.since
         self._finish(cell, result)
         return result
@@ -433,41 +421,13 @@ class SessionCore:
         self._cell.forget(cell.msg_id)
         report.execution_count = reply.get("execution_count") or None
         if not self.has_kernel:
-            report.ended = True
-            if self.record.lost == _RESET:
-                self._tell_loss(report, notes)
-            report.state_lost = report.state_lost or self.record.lost is not None
-            self.record.lost = None  # told now, and with it what else was to be told
-            notes += [self._held.last_words.strip()] * bool(self._held.last_words)
-        if self._late:
-            notes.append(f"Since the last call, threads of earlier cells printed: {''.join(self._late).rstrip()}")
-            self._late.clear()
+            self._telling.of_end(report, notes, self._held.last_words)
+        notes += self._telling.of_late_output()
         if self.closed:
             notes.append("The session was closed meanwhile.")
         notes += outputs.remarks()
-        report.note = " ".join([*notes, *self._news_of_jobs(), *self._news_of_links()]) or None
+        report.note = " ".join([*notes, *self._telling.of_jobs(self._held.kernel), *self._telling.of_links()]) or None
         return outputs.result(status, cell.cell_id, report)
-
-    def _news_of_links(self) -> list[str]:
-        """Return what became of the workspace's links since the last result, whoever linked it."""
-        try:
-            return self.workspace.news()
-        except AlbedoError as error:  # a result is worth more
-            log.warning("%s: %s", self.record.session_id, error)
-            return []
-
-    def _news_of_jobs(self) -> list[str]:
-        """Return what is to be told of jobs that ended while no cell waited for them; once."""
-        kernel = self._held.kernel
-        if kernel is None:
-            return []
-        notes, numbers = kernel.jobs.news()
-        kernel.jobs_told(numbers)
-        return notes
-
-    def _heard_late(self, msg_type: str, content: dict[str, Any]) -> None:
-        if msg_type == "stream" and sum(map(len, self._late)) < 2000:
-            self._late.append(str(content.get("text", ""))[:2000])
 
     # -- acting on it ----------------------------------------------------------------------------------------
 
@@ -493,7 +453,7 @@ class SessionCore:
         """
         self._held.must_be_ours("restarted")
         if self._cell.running is not None:
-            self.record.lost = _RESET
+            self.record.lost = RESET
             await self._cell.end(at_once=True)
             return
         if self._alone is not None:
@@ -502,7 +462,7 @@ class SessionCore:
             had_one = self.record.kernel_id is not None
             await self._reset(self._report())
             if had_one:
-                self.record.lost = _RESET
+                self.record.lost = RESET
                 self._put()
 
     async def move(self, location: Location) -> None:
