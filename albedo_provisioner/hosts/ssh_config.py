@@ -35,9 +35,9 @@ def ssh_command(host: str) -> str:
 
 
 def login_command(host: str) -> str:
-    """Return what to type in a terminal to sign in to the host, with the same config file as ours."""
-    config = ssh_config_path()
-    named = f"ALBEDO_SSH_CONFIG={shlex.quote(str(config))} " if config else ""
+    """Return what to type in a terminal to sign in to the host, with our config file, and for us to find."""
+    places = {"ALBEDO_HOME": os.environ.get("ALBEDO_HOME"), "ALBEDO_SSH_CONFIG": ssh_config_path()}
+    named = "".join(f"{name}={shlex.quote(str(place))} " for name, place in places.items() if place)
     return f"{named}jupyter albedo login {shlex.quote(host)}"
 
 

@@ -21,6 +21,9 @@ Heard = Callable[[str, dict[str, Any]], None]
 
 _IDENTITY = b"albedo-console"
 
+_STATUS_PATIENCE = 5.0
+"""Seconds from the answer to a question to the status that belongs to it, after which that was lost."""
+
 
 class Execution:
     """An execute request under way. Await `finished`.
@@ -74,9 +77,32 @@ class Execution:
         self.given_up = why
         self.finished.set()
 
+    def end(self) -> None:
+        """Take note that no more will come, where the reply is there: the idle status was lost."""
+        self._idle = True
+        self._see()
+
     def _see(self) -> None:
         if self._idle and self.reply is not None:
             self.finished.set()
+
+
+class _Probe:
+    """A question to the kernel, and what had been asked before it.
+
+    What comes on shell and on iopub is in order, and neither waits for the other: all that came of what was asked
+    before is here once the answer has come on the one and the idle status on the other.
+
+    Attributes:
+        before: ids of what was asked before.
+        replied: whether the answer has come.
+        idle: whether the status has.
+    """
+
+    def __init__(self, before: set[str]) -> None:
+        self.before = before
+        self.replied = False
+        self.idle = False
 
 
 class Console:
@@ -100,7 +126,7 @@ class Console:
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._cells: dict[str, Execution] = {}
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}
-        self._probes: dict[str, set[str]] = {}
+        self._probes: dict[str, _Probe] = {}
         self._own: dict[str, None] = {}  # ids of the newest cells of ours that have finished
         self._parent = b""
         self._parent_id = ""
@@ -183,7 +209,7 @@ class Console:
     def probe(self, spare: Collection[str]) -> None:
         """Ask the kernel something, and when that is answered give up on what came before: it answers in order."""
         message = self._session.msg("kernel_info_request", {})
-        self._probes[message["header"]["msg_id"]] = {*self._cells, *self._replies}.difference(spare)
+        self._probes[message["header"]["msg_id"]] = _Probe({*self._cells, *self._replies}.difference(spare))
         self._send(SHELL, self._session.serialize(message, [_IDENTITY]))
 
     def give_up(self, why: str | None, only: set[str] | None = None) -> list[str]:
@@ -221,7 +247,8 @@ class Console:
         if raw != self._parent:  # most messages have the same parent as the one before
             self._parent, self._parent_id = raw, str(json_part(parts, PARENT).get("msg_id"))
         cell = self._cells.get(self._parent_id)
-        if cell is None and self._parent_id not in self._own and self.on_idle is None:
+        probe = self._probes.get(self._parent_id)
+        if cell is None and probe is None and self._parent_id not in self._own and self.on_idle is None:
             return  # another client's
         msg_type = str(json_part(parts, HEADER).get("msg_type"))
         content = json_part(parts, CONTENT)
@@ -229,6 +256,9 @@ class Console:
             cell.take_output(msg_type, content)
             if cell.finished.is_set():
                 self._close(cell)
+        elif probe is not None:
+            probe.idle = probe.idle or content.get("execution_state") == "idle"
+            self._see_probe(self._parent_id)
         elif msg_type == "status":
             if content.get("execution_state") == "idle" and self.on_idle is not None:
                 self.on_idle(self._parent_id)
@@ -238,8 +268,10 @@ class Console:
     def _take_reply(self, parts: Sequence[Buffer]) -> None:
         msg_id = str(json_part(parts, PARENT).get("msg_id"))
         if msg_id in self._probes:
-            before = self._probes.pop(msg_id)
-            self.give_up(REPLY_LOST, before)
+            self._probes[msg_id].replied = True
+            # Where the status was lost, it is not waited for for ever.
+            asyncio.get_running_loop().call_later(_STATUS_PATIENCE, self._see_probe, msg_id, True)
+            self._see_probe(msg_id)
         elif msg_id in self._cells:
             cell = self._cells[msg_id]
             cell.take_reply(json_part(parts, CONTENT))
@@ -247,6 +279,18 @@ class Console:
                 self._close(cell)
         elif msg_id in self._replies and not self._replies[msg_id].done():
             self._replies[msg_id].set_result(json_part(parts, CONTENT))
+
+    def _see_probe(self, msg_id: str, in_any_case: bool = False) -> None:
+        """Once all has come that was to come before a probe's answer, have nobody wait for it any more."""
+        probe = self._probes.get(msg_id)
+        if probe is None or not probe.replied or not (probe.idle or in_any_case):
+            return
+        del self._probes[msg_id]
+        for cell in [self._cells[known] for known in probe.before if known in self._cells]:
+            if cell.reply is not None:
+                cell.end()
+                self._close(cell)
+        self.give_up(REPLY_LOST, probe.before)
 
     def _close(self, cell: Execution) -> None:
         del self._cells[cell.msg_id]

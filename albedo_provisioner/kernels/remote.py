@@ -14,6 +14,7 @@ from ..bundle.messages import HEADER, json_part
 from ..bundle.wire import CONTROL, Buffer
 from ..errors import (
     AlbedoError,
+    ConfigError,
     HostError,
     KernelExistsError,
     KernelGoneError,
@@ -477,7 +478,7 @@ class RemoteKernel(WatchedKernel):
         if self._finishing is None:
             self._finishing = asyncio.get_running_loop().create_task(self._finish(term_grace))
             self._finishing.add_done_callback(self._note_end)  # nobody may be waiting for it by then
-            KernelRecords().set_state(self.kernel_id, ENDING)
+            self._note(lambda: KernelRecords().set_state(self.kernel_id, ENDING))
         done, _ = await asyncio.wait([self._finishing], timeout=timeout)
         if not done:
             raise LinkAwayError(
@@ -498,9 +499,16 @@ class RemoteKernel(WatchedKernel):
         except KernelGoneError:
             # No keeper: what it left, if anything, is ended without one.
             report = await end_on_host(self.request, self.kernel_id)
-        KernelRecords().remove(self.kernel_id)
+        self._note(lambda: KernelRecords().remove(self.kernel_id))
         await self.leave()
         return dict(report)
+
+    def _note(self, note: Callable[[], None]) -> None:
+        """Note something of its end on record, if that can be: a full disk keeps no kernel alive."""
+        try:
+            note()
+        except ConfigError as error:
+            log.warning("Kernel %s: %s", self.kernel_id, error)
 
     def _must_be_ours(self, done: str) -> None:
         if self.guest:

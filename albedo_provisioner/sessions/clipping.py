@@ -120,3 +120,5 @@ class ClippedText:
         except OSError as error:  # a full disk must not cost the result
             self.problem = error.strerror
             self.close()
+            if self._path is not None:  # a part of it must not be taken for the whole
+                Path(self._path).unlink(missing_ok=True)

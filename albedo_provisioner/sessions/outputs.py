@@ -156,6 +156,9 @@ class Outputs:
                     f"full_{name}() has all of it for a week" if text.problem is None else f"the rest: {text.problem}"
                 )
                 found.append(f"The {name} has {text.kept + text.cut:,} characters and is cut in its middle; {rest}.")
+        for name, text in self.texts.items():
+            if text.problem is not None:
+                found.append(f"{name} is cut in its middle, and the whole of it could not be kept: {text.problem}.")
         if self._left_out[0]:
             found.append(f"Left out of `outputs`, as more than the limit for displays: {_amount(*self._left_out)}.")
         if self.problem is not None:

@@ -24,6 +24,9 @@ from .tools import SessionTools
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
+_SHORTEST_LOOK, _LONGEST_LOOK = 0.1, 5.0
+"""Seconds between looks at kernels that nobody uses; a quarter of the time that they may have lies between."""
+
 CHILD = "::"
 """Stands in an owner's name between a parent and its child."""
 
@@ -34,7 +37,7 @@ class Registry:
     Args:
         home: where they are on record, see `albedo_home`.
         max_kernels: how many kernels they may have at the same time; the least recently used one that is not busy goes.
-        idle_timeout: seconds without a call after which a session's kernel is ended, at the next call of any session.
+        idle_timeout: seconds without a call after which a session's kernel is ended.
     """
 
     def __init__(self, home: str | os.PathLike[str] | None, max_kernels: int, idle_timeout: float) -> None:
@@ -46,6 +49,7 @@ class Registry:
         self._sessions: dict[str, SessionCore] = {}
         self._room = asyncio.Lock()
         self._closed = False
+        self._upkeep: asyncio.Task[None] | None = None
         IOThread.get().on_stop(self.leave)
 
     # -- opening ---------------------------------------------------------------------------------------------
@@ -134,6 +138,8 @@ class Registry:
         session = SessionCore(record, self, tools)
         self.records.put(record)
         self._sessions[record.session_id] = session
+        if self._upkeep is None:
+            self._upkeep = asyncio.get_running_loop().create_task(self._keep_within_limits())
         return session
 
     def list(self) -> list[dict[str, Any]]:
@@ -156,11 +162,20 @@ class Registry:
 
     # -- limits ----------------------------------------------------------------------------------------------
 
-    async def make_room(self, wanted: SessionCore) -> None:
+    async def _keep_within_limits(self) -> None:
+        """See to the limits also while nobody calls."""
+        while True:
+            await asyncio.sleep(max(_SHORTEST_LOOK, min(self._idle_timeout / 4, _LONGEST_LOOK)))
+            try:
+                await self.make_room(None)
+            except AlbedoError as error:
+                log.warning("A kernel that nobody uses could not be ended: %s", error)
+
+    async def make_room(self, wanted: SessionCore | None) -> None:
         """End kernels that nobody has used for long, and the least recently used ones if there are too many.
 
         Args:
-            wanted: the session that is about to use a kernel.
+            wanted: the session that is about to use a kernel, if one is.
         """
         async with self._room:
             now = time.time()
@@ -175,7 +190,7 @@ class Registry:
                     others.remove(session)
                     await self._evict(session, f"nothing had used it for {self._idle_timeout:g} s")
             # Kernels that were joined are others' to count, and to end.
-            room = self._max_kernels - wanted.owns_kernel
+            room = self._max_kernels - (wanted is not None and wanted.owns_kernel)
             own, free = ([each for each in some if each.owns_kernel] for some in (others, free))
             while len(own) > room and free:
                 session = free.pop(0)
@@ -191,9 +206,12 @@ class Registry:
     # -- ending ----------------------------------------------------------------------------------------------
 
     def forget(self, session: SessionCore) -> None:
-        """Take a session that was closed off the records."""
+        """Take a session that was closed off the records; where that cannot be, it is one without a kernel there."""
         self._sessions.pop(session.record.session_id, None)
-        self.records.remove(session.record.session_id)
+        try:
+            self.records.remove(session.record.session_id)
+        except AlbedoError as error:
+            log.warning("%s stays on record: %s", session.record.session_id, error)
 
     async def close_owner(self, owner: str) -> int:
         """Close all sessions of an owner and of its children, in whatever process they were opened, and count them.
@@ -247,6 +265,8 @@ class Registry:
 
     def _close_records(self) -> None:
         self._closed = True
+        if self._upkeep is not None:
+            self._upkeep.cancel()
         self.records.close()
 
     def _must_be_open(self) -> None:

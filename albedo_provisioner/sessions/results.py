@@ -125,7 +125,11 @@ class Result:
         if not clipped:
             return text
         path = Path(self.folder) / f"{self.file or self.cell_id}.{name}"
-        return path.read_text(encoding="utf-8", errors="surrogatepass")
+        try:
+            return path.read_text(encoding="utf-8", errors="surrogatepass")
+        except FileNotFoundError as error:
+            why = f"The whole of {name} is not kept: it is too old, or there was no room for it."
+            raise FileNotFoundError(error.errno, why, str(path)) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain JSON with the attributes as keys."""

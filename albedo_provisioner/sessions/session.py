@@ -149,8 +149,14 @@ class SessionCore:
         session_id, records = self.record.session_id, self._registry.records
         cell = CellName.of(session_id, call.cell_id or None)
         cell_id = cell.cell_id
-        if call.cell_id and (cell_id in self._calls or records.cell(session_id, cell_id) is not None):
-            return await self.cell(cell_id)
+        known = records.cell(session_id, cell_id) if call.cell_id else None
+        if known is not None or (call.cell_id and cell_id in self._calls):
+            result = await self.cell(cell_id)
+            if known is not None and known.code != call.code:
+                other = f"(This is what came of other code with the cell_id {cell_id!r}, which was run before.)"
+                note = " ".join(filter(None, [result.kernel.note, other]))
+                result = dataclasses.replace(result, kernel=dataclasses.replace(result.kernel, note=note))
+            return result
         work = asyncio.get_running_loop().create_task(self._execute(call, cell))
         self._calls[cell_id] = work
         work.add_done_callback(lambda done: self._call_done(cell_id, done))
@@ -462,8 +468,7 @@ class SessionCore:
             had_one = self.record.kernel_id is not None
             await self._reset(self._report())
             if had_one:
-                self.record.lost = RESET
-                self._put()
+                self.record.lost = RESET  # put on record with the next call
 
     async def move(self, location: Location) -> None:
         """Start a kernel in another place, and end the one in the old place with proof.

@@ -190,7 +190,10 @@ class SessionKernel:
         kernel, self.kernel, self.console = self.kernel, None, None
         self._record.kernel_id = None
         self.step = "ended"
-        self._put()
+        try:
+            self._put()
+        except AlbedoError as error:  # a full disk keeps no kernel alive
+            log.warning("%s: %s", self._record.session_id, error)
         return kernel
 
     async def kill(self, why: str) -> None:

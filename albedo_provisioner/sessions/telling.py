@@ -72,7 +72,7 @@ class Telling:
             return []
         printed = "".join(self._late).rstrip()
         self._late.clear()
-        return [f"Since the last call, threads of earlier cells printed: {printed}"]
+        return [f"Since the last call, what earlier cells had left running printed: {printed}"]
 
     def of_links(self) -> list[str]:
         """Return what became of the workspace's links since the last result, whoever linked it."""

@@ -53,7 +53,10 @@ async def test_an_unknown_key_is_refused_and_nothing_is_remembered(
     any_door.write(UserKnownHostsFile=str(any_door.known), StrictHostKeyChecking=policy)
     message = await any_door.refusal(SignInError)
     assert f"ED25519 {fingerprint(any_door.host.server.root / 'host_key.pub')}" in message
-    assert f"`ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`" in message
+    assert (
+        f"`ALBEDO_HOME={workspace.albedo_home} ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`"
+        in message
+    )
     assert not any_door.known.exists()
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
 
 import pytest
-from faces import Embedded
+from faces import Embedded, keeper_of
 from kernels import eventually, started, under_way, until_status
+from procs import send
 
 from albedo_provisioner import AsyncSession, AsyncSessions, Result
 from albedo_provisioner.kernels.records import KernelRecords
 from albedo_provisioner.sessions import current_cell
+from albedo_provisioner.sessions.results import Output
 
 UNTIL_GO = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 
@@ -120,7 +123,10 @@ async def test_code_behind_a_notebooks_is_told_of_when_its_turn_has_come(
         assert (result.status, result.value) in (("ok", "42"), ("timeout", None))
         after = "It came to its end." if result.value else "It was interrupted then."
         assert str(result.kernel.note).endswith(after)
-        assert (await session.execute("1 / 0", cell_id="behind")).to_dict() == result.to_dict()
+        assert (await session.execute("41 + 1", cell_id="behind")).to_dict() == result.to_dict()
+        other = await session.execute("1 / 0", cell_id="behind")
+        assert (other.status, other.value) == (result.status, result.value)
+        assert "other code" in str(other.kernel.note)
 
 
 async def test_a_reset_by_another_hand_is_told_by_the_next_result(
@@ -139,3 +145,32 @@ async def test_a_reset_by_another_hand_is_told_by_the_next_result(
     assert (result.status, result.kernel.state_reset, result.kernel.state_lost) == ("lost", True, False)
     result = await session.execute("1")
     assert (result.kernel.state_reset, result.kernel.note) == (False, None)
+
+
+async def test_a_cell_whose_keeper_is_killed_is_not_said_to_be_lost_when_its_reply_comes(
+    embedded_host: Embedded, sessions: AsyncSessions
+) -> None:
+    """K6: the reply and the statuses come by two ways, and either may be first."""
+    session = await sessions.open(embedded_host.location())
+    for number in range(3):
+        await session.execute(f"n = {number}", reset=True)
+        printed: list[Output] = []
+        call = asyncio.create_task(session.execute(f"{UNTIL_GO}os.remove('go')\nn + 1", on_output=printed.append))
+        await eventually(lambda printed=printed: printed)
+        send(keeper_of(embedded_host), signal.SIGKILL)
+        await until_status(session, "link", "reattaching")
+        await until_status(session, "link", "attached")
+        embedded_host.write("go", "")
+        result = await call
+        assert (result.status, result.value) == ("ok", str(number + 1)), result.kernel.note
+
+
+async def test_limits_are_kept_to_while_nobody_calls(embedded_host: Embedded) -> None:
+    """S7."""
+    async with AsyncSessions(idle_timeout=0.4) as sessions:
+        session = await sessions.open(embedded_host.location())
+        await session.execute("x = 41")
+        await until_status(session, "kernel_id", None)
+        result = await session.execute("'x' in globals()")
+        assert (result.value, result.kernel.state_lost) == ("False", True)
+        assert "nothing had used it" in str(result.kernel.note)

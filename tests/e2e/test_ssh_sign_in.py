@@ -167,7 +167,10 @@ async def test_an_unknown_host_key_is_never_accepted_and_the_message_says_what_t
     door.write(UserKnownHostsFile=str(workspace.root / "missing"))
     message = await door.refusal(SignInError)
     assert f"ED25519 {fingerprint(door.host.server.root / 'host_key.pub')}" in message
-    assert f"`ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`" in message
+    assert (
+        f"`ALBEDO_HOME={workspace.albedo_home} ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`"
+        in message
+    )
     assert not (workspace.root / "missing").exists()
 
 
@@ -197,7 +200,10 @@ async def test_a_refused_key_is_named_with_the_methods_that_were_tried(door: Doo
     message = await door.refusal(SignInError)
     assert "Permission denied (publickey)" in message
     assert fingerprint(key.with_suffix(".pub")) in message
-    assert f"`ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`" in message
+    assert (
+        f"`ALBEDO_HOME={workspace.albedo_home} ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`"
+        in message
+    )
 
 
 async def test_no_key_at_all_is_said(door: Door) -> None:
@@ -278,7 +284,10 @@ async def test_a_failing_jump_host_is_named_with_its_own_trouble(door: Door, wor
     door.write("gpu", ProxyJump="bastion")
     message = await door.refusal(SignInError)
     assert message.startswith("gpu is reached through bastion, and that failed. The host key of bastion is not known")
-    assert f"`ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`" in message
+    assert (
+        f"`ALBEDO_HOME={workspace.albedo_home} ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`"
+        in message
+    )
 
 
 @pytest.mark.parametrize("way", [SSHTransport, ProgramTransport])
