@@ -65,7 +65,11 @@ def run(arguments: argparse.Namespace) -> int:
     memory = WorkspaceMemory(with_home(arguments.place))
     action, text = arguments.action, arguments.text
     if action == "read":
-        sys.stdout.write(memory.read())
+        text_there = memory.read()
+        if sys.stdout.isatty():
+            say(text_there.removesuffix("\n"))
+        else:
+            sys.stdout.write(text_there)
     elif action == "path":
         say(memory_folder(memory.store.location))
     elif action in ("grep", "search"):

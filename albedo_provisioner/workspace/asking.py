@@ -52,7 +52,8 @@ class LinkedWorkspace:
         location: where it is.
         badge: empty when its folder is there; "gone" when its host says that it is not; "no permission" when it says
             that the account may not enter it, or not find out whether it is there; else "unreachable", "sign in" (a
-            person has to sign in to the host first) or "connecting" (the host has not answered in time).
+            person has to sign in to the host first), "unsupported" (there is no Python that could look) or
+            "connecting" (the host has not answered in time).
         detail: why, in ssh's or the host's words; empty when the badge is.
     """
 
@@ -164,6 +165,8 @@ async def _look_at(host: str | None, paths: tuple[str, ...], patience: float) ->
         seen = task.result()
     except SignInError as error:
         return dict.fromkeys(paths, (SIGN_IN, error.detail))
+    except UnsupportedHostError as error:
+        return dict.fromkeys(paths, (UNSUPPORTED, error.detail))
     except HostError as error:
         return dict.fromkeys(paths, (UNREACHABLE_BADGE, error.detail))
     except AlbedoError as error:

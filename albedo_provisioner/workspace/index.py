@@ -61,7 +61,7 @@ def search(
         MemoryFileError: one's own `memory.md` cannot be read. (Other files are told of at the end, as line 0.)
         ConfigError: the index is in use by another process for very long.
     """
-    found = "".join(character if _is_of_word(character) else " " for character in query).split()
+    found = "".join(character if _is_of_word(character) else " " for character in scripts.composed(query)).split()
     words = list(itertools.islice((word for word in found if any(map(str.isalnum, word))), _MOST_WORDS))
     if not words or limit < 1:
         return []

@@ -18,6 +18,7 @@ from ..database import opened, opened_to_read
 from ..errors import WorkspaceLinkError
 from ..home import albedo_home
 from ..location import Location
+from .store import MemoryStore
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS members (location TEXT PRIMARY KEY, team TEXT NOT NULL, since REAL NOT NULL) STRICT;
@@ -46,6 +47,7 @@ class WorkspaceGroups:
 
     def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
         self._path = albedo_home(home) / "links.sqlite"
+        self._home = home
 
     def group(self, location: Location) -> list[Location]:
         """Return the workspaces that are linked with this one, those of longest standing first; it is not among them.
@@ -70,13 +72,15 @@ class WorkspaceGroups:
         """Merge the groups of two workspaces; blocking, as ssh may be asked whether two hosts are one.
 
         Raises:
-            WorkspaceLinkError: it is the same workspace, they are linked already, by whatever spelling, or a folder of
-                this machine is not there.
+            WorkspaceLinkError: it is the same workspace (and has no memory by the other name), they are linked already,
+                by whatever spelling, or a folder of this machine is not there.
         """
-        if _is_one_folder(one, other):
+        # Where it was given a memory by the other name before, linking is the one way to have both read.
+        if one == other or (_is_one_folder(one, other) and not MemoryStore(other, self._home).has_files):
             raise WorkspaceLinkError(f"{one} cannot be linked with itself{_named_as(one, other)}.")
         for mine, theirs in itertools.product((one, *self.group(one)), (other, *self.group(other))):
-            if mine != theirs and _is_one_folder(mine, theirs):
+            apart = mine not in (one, other) or theirs not in (one, other)
+            if mine != theirs and apart and _is_one_folder(mine, theirs):
                 raise WorkspaceLinkError(f"{one} and {other} are linked already: {mine} is {theirs}.")
         for location in (one, other):
             if not location.is_remote and not os.path.isdir(location.path):

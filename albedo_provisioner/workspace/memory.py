@@ -13,6 +13,7 @@ from ..errors import MemoryFileError
 from ..location import Location
 from . import index
 from .links import WorkspaceGroups
+from .scripts import composed
 from .store import MEMORY, MemoryFile, MemoryStore
 from .text import must_be_text, shares, shortened
 
@@ -96,7 +97,7 @@ class WorkspaceMemory:
             MemoryFileError: one's own `memory.md` cannot be read. (That another's cannot, or a file of a journal, is
                 told in its place, as line 0.)
         """
-        wanted, limit = must_be_text(term).casefold(), min(limit, _MOST_LINES)
+        wanted, limit = _folded(must_be_text(term)), min(limit, _MOST_LINES)
         if not wanted:
             raise ValueError("grep looks for a text, and this one is empty")
         hits: list[Hit] = []
@@ -121,7 +122,7 @@ class WorkspaceMemory:
             if own and file.name == MEMORY:
                 raise
             return [Hit.make(place, own, file.name, 0, str(error))]
-        found = ((number, line.rstrip("\r")) for number, line in lines if wanted in line.casefold())
+        found = ((number, line.rstrip("\r")) for number, line in lines if wanted in _folded(line))
         return [
             Hit.make(place, own, file.name, number, _around(line, wanted))
             for number, line in itertools.islice(found, max(limit, 0))
@@ -129,17 +130,22 @@ class WorkspaceMemory:
 
     def search(self, query: str, limit: int = SEARCH_LIMIT) -> list[Hit]:
         """Return the paragraphs that say most about the words of a query, the best first; see `index.search`."""
-        return index.search((self.store, *self._others()), must_be_text(query), limit, self._home)
+        return index.search((self.store, *self._others()), must_be_text(query), int(limit), self._home)
 
     def _others(self) -> list[MemoryStore]:
         members = WorkspaceGroups(self._home).group(self.store.location)
         return [MemoryStore(location, self._home) for location in members]
 
 
+def _folded(text: str) -> str:
+    """Return what is the same of texts that differ in upper and lower case, or in how accents are put together."""
+    return composed(text).casefold()
+
+
 def _around(line: str, wanted: str) -> str:
     """Return a line, or of one that is very long what is around the text."""
     if len(line) <= _LONGEST_LINE:
         return line
-    at = max(0, line.casefold().find(wanted) - _LONGEST_LINE // 3)
+    at = max(0, _folded(line).find(wanted) - _LONGEST_LINE // 3)
     part = line[at : at + _LONGEST_LINE]
     return f"{'…' if at else ''}{part}{'…' if at + _LONGEST_LINE < len(line) else ''}"

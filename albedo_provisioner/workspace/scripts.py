@@ -7,6 +7,7 @@ each character of such a script is made a word of its own, and what is searched 
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 
 # Thai and Lao, Myanmar, Khmer, Japanese (with the iteration marks), Han, Korean, wide and narrow forms, rarer Han.
@@ -25,8 +26,15 @@ _RUN = re.compile(rf"[{_CHARACTERS}]{{2,}}")
 
 
 def with_seams(text: str) -> str:
-    """Return a text in which each character of these scripts is a word to SQLite's tokenizer."""
-    return _SEAMS.sub(_SEAM, text)
+    """Return a text, composed, in which each character of these scripts is a word to SQLite's tokenizer."""
+    return _SEAMS.sub(_SEAM, composed(text))
+
+
+def composed(text: str) -> str:
+    """Return a text whose accents and syllables are single characters where there are such (Unicode's NFC); files of
+    macOS, and what is copied from there, often have them in parts.
+    """
+    return unicodedata.normalize("NFC", text)
 
 
 def without_seams(text: str) -> str:

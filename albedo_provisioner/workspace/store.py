@@ -90,6 +90,11 @@ class MemoryStore:
         folder = self.folder()
         return Content(b"", None) if folder is None else read_regular(folder / MEMORY)
 
+    @property
+    def has_files(self) -> bool:
+        """Whether there are any."""
+        return next(self.files(), None) is not None
+
     def files(self) -> Iterator[MemoryFile]:
         """Yield the files there are: `memory.md`, then the journal's, newest first.
 

@@ -441,6 +441,10 @@ class TestReading:
         with pytest.raises(ValueError, match="empty"):
             memory.grep("")
 
+    def test_finds_accents_however_they_are_put_together(self, memory: WorkspaceMemory) -> None:
+        memory.save("Cafe\u0301\nCaf\u00e9")
+        assert len(memory.grep("CAFE\u0301")) == len(memory.grep("caf\u00e9")) == 2
+
     def test_shows_what_is_around_a_text_in_a_very_long_line(self, memory: WorkspaceMemory) -> None:
         memory.save("x" * 5000 + "gate" + "y" * 5000)
         (hit,) = memory.grep("gate")
@@ -476,6 +480,7 @@ class TestSearch:
             ("성문이 7시에 열린다.\n\n성벽은 높다.", "성문", "memory.md:1: **성문**이 7시에 열린다."),
             ("ประตูเปิดเจ็ดโมง\n\nกำแพงสูง", "เปิด", "memory.md:1: ประตู**เปิด**เจ็ดโมง"),
             ("फाटक सात बजे खुलता है।\n\nदीवार ऊँची है।", "खुलता", "memory.md:1: फाटक सात बजे **खुलता** है।"),
+            ("ト\u3099アを開ける\n\nノート", "ドア", "memory.md:1: **ドア**を開ける"),
             ("Das Café öffnet um 7.\n\nDie Mauer.", "cafe o\u0308ffnet", "memory.md:1: Das **Café** **öffnet** um 7."),
         ],
     )

@@ -22,8 +22,10 @@ from albedo_provisioner import AsyncSessions, Session, Sessions
 from albedo_provisioner.browse import visit
 from albedo_provisioner.cli import main
 from albedo_provisioner.errors import UnreachableError, WorkspaceLinkError
+from albedo_provisioner.location import Location
 from albedo_provisioner.workspace import asking
 from albedo_provisioner.workspace.asking import LinkedWorkspace
+from albedo_provisioner.workspace.memory import WorkspaceMemory
 
 if TYPE_CHECKING:
     from conftest import Workspace
@@ -177,6 +179,11 @@ class TestLinks:
             there = sessions.open(embedded_host.location("proj"), owner=host)
             with pytest.raises(WorkspaceLinkError, match=f"with itself by another name, {host}:"):
                 there.links.add(f"{host}:~/proj")
+        alias = f"{user}@{embedded_host.alias}:{embedded_host.home}/proj"
+        WorkspaceMemory(Location.parse(alias)).append("by this name")
+        there.links.add(alias)  # the one way to have both read
+        assert "by this name" in str(there.memory.grep("by this name"))
+        there.links.remove(alias)
         session.links.add(f"{user}x@{embedded_host.alias}:{embedded_host.home}/proj")  # another account
         session.links.remove(f"{user}x@{embedded_host.alias}:{embedded_host.home}/proj")
         other = sessions.open(str(tmp_path / "b"))
