@@ -6,17 +6,20 @@ Nothing is put on a host for it.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..errors import AlbedoError, ConfigError, HostError
+from ..errors import AlbedoError, ConfigError, HostError, in_words
 from .activity import Activity
 from .asking import ask
 from .io_thread import IOThread
 from .openssh_config import sign_in_path
 from .pool import HostPool
 from .refusals import old_python
+
+log = logging.getLogger("albedo_provisioner.hosts")
 
 READY, UNSUPPORTED, NEEDS_AUTH, UNREACHABLE = "ready", "unsupported", "needs_auth", "unreachable"
 
@@ -124,6 +127,12 @@ class Probes:
             state = HostState(name, UNREACHABLE, str(error), str(error), asked=time.time())
         except AlbedoError as error:
             state = HostState(name, UNSUPPORTED, str(error), str(error), asked=time.time())
+        except Exception as error:
+            # Whoever asks many hosts loses nothing of the others by a fault of ours at one.
+            log.debug("the probe of %s failed", name, exc_info=True)
+            cause = in_words(error)
+            advice = f"{name} could not be asked: {cause}. That is a fault of albedo_provisioner; please report it."
+            state = HostState(name, UNREACHABLE, cause, advice, asked=time.time())
         lasts = FAILED_FOR if state.state in (UNREACHABLE, NEEDS_AUTH) else READY_FOR
         self._known[host] = (state, time.monotonic() + lasts)
         return state

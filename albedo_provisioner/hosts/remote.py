@@ -24,7 +24,7 @@ from .openssh_config import HostSettings, Resolved
 from .reachability import Reachability
 from .sign_in_watch import SignInWatch
 from .ssh import SSHTransport
-from .ssh_config import login_command, must_be_readable
+from .ssh_config import JUMPS_IN_A_CIRCLE, login_command, must_be_readable
 from .ssh_errors import NoAgreementError
 from .transport import Channel, ChannelReceiver
 
@@ -96,6 +96,8 @@ class RemoteTransport:
             self._failing = True
             if isinstance(error, SignInError):
                 self._watch.look_out()
+            if JUMPS_IN_A_CIRCLE in str(error):
+                raise  # ssh would say the same once more
             if chosen_way() != "builtin" and (complaint := await self._settings.complaint()):
                 # A line that ssh in process passes over may be why it went wrong, or somewhere else.
                 raise type(error)(self._host, f"{error} {complaint}", error.detail) from error

@@ -128,8 +128,20 @@ def config_error(words: str) -> ConfigError:
     if TOO_MANY_INCLUDES in words:
         where = _circle() or "A file includes itself, or files are nested too deep"
         return ConfigError(f"The ssh config cannot be read: {words[:1].lower()}{words[1:]}. {where}.")
+    if found := re.fullmatch(r"jumphost loop via (\S+)", words):
+        circle = f"{found[1]} through {found[1]}"
+        return ConfigError(f"{JUMPS_IN_A_CIRCLE[:1].upper()}{JUMPS_IN_A_CIRCLE[1:]} ({circle}). {no_jump(found[1])}")
     advice = "Correct that line and try again." if re.search(r"\bline \d+", words) else "`ssh -G HOST` shows it."
     return ConfigError(f"The ssh config cannot be read: {words}. {advice}")
+
+
+JUMPS_IN_A_CIRCLE = "the jump hosts in your ssh config lead in a circle"
+"""What is said where a jump host is reached through itself."""
+
+
+def no_jump(host: str) -> str:
+    """Return what to do about a jump host that is reached through itself."""
+    return f"Give {host} an entry with `ProxyJump none` in front of the one that sends it through a jump host."
 
 
 TOO_MANY_INCLUDES = "Too many recursive configuration includes"

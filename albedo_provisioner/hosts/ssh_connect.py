@@ -14,16 +14,17 @@ import os
 import re
 import socket
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import asyncssh
 from asyncssh.public_key import get_default_public_key_algs
 
-from ..errors import HostError
+from ..errors import HostError, UnreachableError
 from .destination import Destination
 from .host_keys import may_be_trusted
-from .ssh_config import SYSTEM_CONFIG, TOO_MANY_INCLUDES, config_error, config_files
+from .ssh_config import JUMPS_IN_A_CIRCLE, SYSTEM_CONFIG, TOO_MANY_INCLUDES, config_error, config_files, no_jump
 from .ssh_errors import Attempt, JumpHostError, key_text, last_line, proxy_wants_sign_in, translate
 from .ssh_identity import Identities, load_offers
 from .ssh_life import SignsOfLife
@@ -72,7 +73,7 @@ async def connect(
         lost: called when the connection has ended, with what broke it (None: ended in order).
 
     Raises:
-        UnreachableError: name, network, port, timeout, proxy.
+        UnreachableError: name, network, port, timeout, proxy, jump hosts in a circle.
         SignInError: host key unknown or changed, no accepted key.
         ConfigError: the ssh config cannot be read.
     """
@@ -81,6 +82,8 @@ async def connect(
             return await _connect(Destination.parse(attempt.host), attempt, life, via=None, lost=lost)
     except (OSError, ValueError, asyncssh.Error, JumpHostError) as error:
         raise translate(error, attempt) from error
+    except _JumpLoopError as error:
+        raise error.told(attempt.host) from error
 
 
 async def _connect(
@@ -89,7 +92,9 @@ async def _connect(
     life: SignsOfLife,
     via: asyncssh.SSHClientConnection | None,
     lost: Callable[[Exception | None], None],
+    led: tuple[Destination, ...] = (),
 ) -> asyncssh.SSHClientConnection:
+    """Connect to one host or hop; `led` are those, outermost first, that it is the first hop to."""
     options, files = await _read_options(destination)
     config = options.config
     attempt.user = options.username
@@ -97,7 +102,7 @@ async def _connect(
     attempt.address = f"{options.host}:{options.port}"
     attempt.forbids = _forbids_keys(config)
     if via is None and config.get("ProxyJump"):
-        via = await _connect_jumps(str(config.get("ProxyJump")), attempt, life)
+        via = await _connect_jumps(str(config.get("ProxyJump")), attempt, life, (*led, destination))
     # Ours even where the config asks less often: 60 s, a usual value there, is for firewalls, not for noticing.
     interval = min(KEEPALIVE_INTERVAL, int(str(config.get("ServerAliveInterval") or KEEPALIVE_INTERVAL)))
     trust = _Trust(options, attempt)
@@ -110,6 +115,8 @@ async def _connect(
         try:
             connection = await asyncssh.connect(
                 destination.host,
+                # Named as well: where `Match final` has it read the config once more, asyncssh would forget the port.
+                port=options.port,
                 options=options,
                 # Named again, or asyncssh would read ~/.ssh/config when there are none, and lose all when it reloads.
                 config=files,
@@ -141,13 +148,24 @@ async def _connect(
     return connection
 
 
-async def _connect_jumps(jumps: str, attempt: Attempt, life: SignsOfLife) -> asyncssh.SSHClientConnection:
-    """Connect to the hops of a ProxyJump ("a,b": a first, b through a) and return the last one's connection."""
+async def _connect_jumps(
+    jumps: str, attempt: Attempt, life: SignsOfLife, led: tuple[Destination, ...]
+) -> asyncssh.SSHClientConnection:
+    """Connect to the hops of a ProxyJump ("a,b": a first, b through a) and return the last one's connection.
+
+    As with ssh, the first hop has a ProxyJump of its own if the config says so, and the others have not.
+
+    Raises:
+        _JumpLoopError: the first hop is one of `led`, which are reached through it.
+    """
     via = None
     for text in jumps.split(","):
         hop = Attempt(text.strip(), via=attempt.via, leads_to=attempt.leads_to or attempt.host)
         try:
-            via = await _connect(Destination.parse(text), hop, life, via, lambda error: None)
+            destination = Destination.parse(text)
+            if via is None and destination in led:
+                raise _JumpLoopError(led, destination)
+            via = await _connect(destination, hop, life, via, lambda error: None, led)
             attempt.via = hop.host
         except (OSError, ValueError, asyncssh.Error, HostError, JumpHostError) as error:
             told = translate(error, hop)
@@ -160,6 +178,28 @@ async def _connect_jumps(jumps: str, attempt: Attempt, life: SignsOfLife) -> asy
             raise
     assert via is not None
     return via
+
+
+class _JumpLoopError(Exception):
+    """The first jump host of a host, or of such a jump host, is reached through itself.
+
+    Not a `HostError` on its way up: each jump host would put words of its own around it. No `ConfigError` either:
+    `ssh -G` finds nothing wrong, and ssh itself would start one process after another.
+
+    Args:
+        led: the host, and the first jump hosts found from there, in order.
+        hop: the next one, which is among them.
+    """
+
+    def __init__(self, led: tuple[Destination, ...], hop: Destination) -> None:
+        names = [each.host for each in (*led, hop)]
+        super().__init__(", ".join(f"{one} through {other}" for one, other in pairwise(names)))
+        self.hop = hop.host
+
+    def told(self, host: str) -> UnreachableError:
+        """Return the error for the caller who wants to reach this host."""
+        cause = f"{JUMPS_IN_A_CIRCLE} ({self})"
+        return UnreachableError(host, f"{host} cannot be reached: {cause}. {no_jump(self.hop)}", cause)
 
 
 # -- the config

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from crash import albedo
@@ -158,6 +158,22 @@ class TestAnswersAreShared:
         hasty = await AsyncHosts(timeout=0.2).probe(str(embedded_host.alias))
         assert (hasty.state, hasty.detail) == ("unreachable", "no answer within 0.2 s, while connecting")
         assert (await patient).state == "ready"
+
+    def test_a_fault_of_ours_at_one_host_costs_the_others_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """H3."""
+        real = probe.ask
+
+        async def ask(host: str | None, request: dict[str, Any]) -> dict[str, Any]:
+            if host == "broken":
+                raise RecursionError("too deep")
+            return await real(host, request)
+
+        monkeypatch.setattr(probe, "ask", ask)
+        states = Hosts().probe_all(["broken", "."], fresh=True)
+        assert states["."].state == "ready"
+        assert states["broken"].state == "unreachable"
+        assert states["broken"].detail == "RecursionError: too deep"
+        assert "broken could not be asked: RecursionError: too deep. That is a fault of" in states["broken"].advice
 
     async def test_hosts_are_asked_side_by_side(self, workspace: Workspace, late_refuser: int) -> None:
         """H6."""

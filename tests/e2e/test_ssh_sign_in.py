@@ -15,6 +15,7 @@ from conftest import Workspace
 from door import Door, fingerprint, keygen, sign
 from recorder import eventually
 
+from albedo_provisioner import Hosts
 from albedo_provisioner.errors import ConfigError, SignInError, UnreachableError
 from albedo_provisioner.hosts.openssh import ProgramTransport
 from albedo_provisioner.hosts.ssh import SSHTransport
@@ -69,6 +70,21 @@ async def test_match_final_sees_what_the_config_said_before(door: Door, workspac
     door.write()
     workspace.add_to_ssh_config(f"Match final originalhost gpu\n  User {account}\n")
     assert await door.whoami() == account
+
+
+@pytest.mark.parametrize("jumps", [False, True])
+async def test_match_final_leaves_the_ports_that_are_spelled(door: Door, workspace: Workspace, jumps: bool) -> None:
+    """Neither the port of a jump host nor the one of the host itself is taken from elsewhere."""
+    door.host.server.restart(AllowTcpForwarding="yes")
+    account, port = door.host.account.name, door.options.pop("Port")
+    door.write("gpu 127.0.0.1", **({"ProxyJump": f"{account}@127.0.0.1:{port}", "Port": port} if jumps else {}))
+    text = workspace.ssh_config.read_text()
+    if jumps:  # the jump host has an entry without a port
+        text = text.replace("Host gpu 127.0.0.1", "Host gpu")
+        workspace.ssh_config.write_text(text)
+        door.write("127.0.0.1", User="nobody-at-all")
+    workspace.add_to_ssh_config("Match final all\n  ForwardX11Trusted yes\n")
+    assert await door.whoami("gpu" if jumps else f"{account}@gpu:{port}") == account
 
 
 async def test_the_config_and_known_hosts_of_the_home_are_read_when_no_other_config_is_named(
@@ -143,6 +159,44 @@ async def test_jump_hosts_lead_to_the_host_and_close_with_it(door: Door, hops: i
     assert door.host.connected() == hops + 1
     await door.transports[0].close()
     await eventually(lambda: not door.host.connected())
+
+
+async def test_jump_hosts_in_a_circle_are_told_as_that_and_cost_no_other_host_its_answer(
+    door: Door, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """H3, H4."""
+    door.host.server.restart(AllowTcpForwarding="yes")
+    door.write("direct", ProxyJump="none")
+    door.write("w1", ProxyJump="bast")
+    door.write("w2", ProxyJump="w3")
+    door.write("w3", ProxyJump="w2")
+    loops = workspace.ssh_config.read_text()
+    door.write("*", ProxyJump="bast")
+    states = Hosts().probe_all(["w1", "direct", "w2", "bast"])
+    assert {name: state.state for name, state in states.items()} == {
+        "w1": "unreachable",
+        "direct": "ready",
+        "w2": "unreachable",
+        "bast": "unreachable",
+    }
+    assert states["w1"].advice.startswith(
+        "w1 cannot be reached: the jump hosts in your ssh config lead in a circle (w1 through bast, bast through bast)."
+        " Give bast an entry with `ProxyJump none` in front of"
+    )
+    assert "(w2 through w3, w3 through w2). Give w2 an entry" in states["w2"].advice
+    assert "(bast through bast)" in states["bast"].advice
+    # ssh itself notices it where no entry gives the jump host another name.
+    workspace.ssh_config.write_text("Host *\n  ProxyJump alone\n")
+    state = Hosts().probe("alone")
+    assert state.advice.count("alone through alone") == state.advice.count("`ProxyJump none`") == 1
+    monkeypatch.setenv("ALBEDO_SSH", "program")
+    state = Hosts().probe("alone", fresh=True)
+    assert state.advice.count("alone through alone") == state.advice.count("`ProxyJump none`") == 1
+    monkeypatch.delenv("ALBEDO_SSH")
+    # What is advised helps.
+    workspace.ssh_config.write_text(f"Host bast\n  ProxyJump none\n{loops}")
+    door.write("*", ProxyJump="bast")
+    assert await door.whoami("w1") == door.host.account.name
 
 
 async def test_a_proxy_command_runs_in_a_shell_and_may_talk_on_its_standard_error(door: Door) -> None:
