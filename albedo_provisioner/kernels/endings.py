@@ -54,9 +54,11 @@ async def end_by_record(kernel_id: str) -> None:
         return
     records.set_state(kernel_id, ENDING)
     try:
-        await end_on_host(KernelRequest.from_dict(record.request), kernel_id)
+        report = await end_on_host(KernelRequest.from_dict(record.request), kernel_id)
     except AlbedoError as error:
         raise LinkAwayError(f"The kernel {kernel_id} is still to be ended: {error}") from error
+    if report["survivors"]:
+        raise LinkAwayError(f"Processes of the kernel {kernel_id} are left: {report['survivors']}")
     records.remove(kernel_id)
 
 
@@ -66,9 +68,12 @@ async def prove_endings(host: str | None) -> None:
     for record in records.all():
         if record.state == ENDING and record.location.host == host and record.orphaned:
             try:
-                await end_on_host(KernelRequest.from_dict(record.request), record.kernel_id)
+                report = await end_on_host(KernelRequest.from_dict(record.request), record.kernel_id)
             except AlbedoError as error:
                 log.info("%s: kernel %s is still to be ended: %s", host, record.kernel_id, error)
+                continue
+            if report["survivors"]:
+                log.warning("%s: processes of kernel %s are left: %s", host, record.kernel_id, report["survivors"])
             else:
                 records.remove(record.kernel_id)
                 log.info("%s: kernel %s, which was to be ended, is gone.", host, record.kernel_id)

@@ -97,10 +97,11 @@ def test_the_output_of_a_cell_whose_client_was_killed_comes_back_whole(any_host:
 
 
 def test_a_kernel_is_named_for_a_notebook_that_it_did_not_run_for(embedded_host: Embedded, notebook: Path) -> None:
-    """One that was moved, or was run by a program that gives its kernels no notebook."""
+    """One that was copied, or was run by a program that gives its kernels no notebook."""
     crash(add_kernelspec(embedded_host.location()), notebook, [("first", "x = 41\nprint('BEGUN')")])
     kernel = until_state("idle")
-    moved = notebook.rename(notebook.with_name("moved.ipynb"))
+    moved = notebook.with_name("copy.ipynb")
+    moved.write_bytes(notebook.read_bytes())
     assert "recover --kernel ID" in albedo("recover", moved, status=1)
     assert "nonsense" in albedo("recover", moved, "--kernel", "nonsense", status=1)
     assert "cell 1: 1 line of In [1] put in" in albedo("recover", moved, "--kernel", kernel["kernel_id"][:8])
