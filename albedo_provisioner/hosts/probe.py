@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import time
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -109,7 +110,12 @@ class Probes:
         name = HostPool.get().transport_for(host).host
         step = Activity.get().step(name) or "connecting"
         cause = f"no answer within {timeout:g} s, while {step}"
-        return HostState(name, UNREACHABLE, cause, f"{name} cannot be reached: {cause}.", asked=time.time())
+        advice = f"{name} cannot be reached: {cause}."
+        if step == "asking":
+            advice += (
+                f" It let us in; `jupyter albedo doctor {shlex.quote(host or '.')}` says what takes so long there."
+            )
+        return HostState(name, UNREACHABLE, cause, advice, asked=time.time())
 
     def known(self, host: str | None) -> HostState | None:
         """Return what a host answered, if that is recent enough to be believed."""

@@ -295,17 +295,22 @@ def reads_our_input(host: str, begun: bool) -> UnsupportedHostError:
     )
 
 
-def took_too_long(host: str, seconds: float, said: str, *, begun: bool, shell: bool) -> UnreachableError:
+def took_too_long(
+    host: str, seconds: float, said: str, python: str | None, *, begun: bool, shell: bool, ran: bool
+) -> UnreachableError:
     """Return the error for a command that has not said anything within so many seconds.
 
     Args:
         host: the host as the user spells it.
         seconds: how long that was.
         said: the last line that the host printed meanwhile.
+        python: the interpreter that was asked for, None for the login shell's `python3`.
         begun: whether the account's shells were done by then.
         shell: whether its login shell was at work.
+        ran: whether our code ran by then.
     """
     cause = f"{host} took longer than {seconds:g} s to answer"
+    advice = ""
     if not begun and shell:
         cause += ": its login profile takes that long"
     elif not begun:
@@ -313,8 +318,16 @@ def took_too_long(host: str, seconds: float, said: str, *, begun: bool, shell: b
             ": the network may be slow, or a file that its shell reads for every command (~/.bashrc, ~/.zshenv, "
             f"config.fish) takes that long or waits for input; what it asks is shown by: {_here(host, 'true')}"
         )
+    elif not ran:
+        name = python or "python3"
+        where = "in a terminal" if host == "this machine" else f"after `{ssh_command(host)}`"
+        cause += f": its shell started {name}, which does nothing"
+        advice = (
+            " A program of that name may stand before the real one or wait for something, or its disk is slow. See "
+            f"what `{name} -V` does {where}, or use another interpreter (--python, the setting 'python')."
+        )
     words = f" It printed: {said}" if said else ""
-    return UnreachableError(host, f"{cause}.{words}", cause)
+    return UnreachableError(host, f"{cause}.{advice}{words}", cause)
 
 
 def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:

@@ -165,7 +165,15 @@ class Visit:
     def took_too_long(self, seconds: float) -> UnreachableError:
         """Return the error for a host that has not answered within so many seconds."""
         self._print_before()
-        return took_too_long(self.host, seconds, self._said, begun=self.begun, shell=bool(self._beats))
+        return took_too_long(
+            self.host,
+            seconds,
+            self._said,
+            self._python,
+            begun=self.begun,
+            shell=bool(self._beats),
+            ran=self._marked,
+        )
 
     @property
     def printed(self) -> str:

@@ -117,6 +117,7 @@ class TestProbe:
         state = Hosts(timeout=2).probe(str(embedded_host.alias))
         assert time.monotonic() - began < 6
         assert (state.state, state.detail) == ("unreachable", "no answer within 2 s, while asking")
+        assert "It let us in; `jupyter albedo doctor " in state.advice
         embedded_host.clear()  # it goes on being asked, for the next who wants to know
 
 

@@ -212,6 +212,19 @@ class TestWhatIsGivenUpIsGone:
             check_location(Location.parse(sshd_host.location()))
         assert settled(sshd_host.leftovers) == []
 
+    def test_when_it_is_the_interpreter_that_hangs(self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(asking, "ANSWER_TIMEOUT", 4.0)
+        sshd_host.write("bin/python3", "#!/bin/sh\nsleep 600\n")
+        (sshd_host.home / "bin" / "python3").chmod(0o755)
+        sshd_host.write(".profile", "PATH=$HOME/bin:$PATH\n")
+        with pytest.raises(UnreachableError) as caught:
+            check_location(Location.parse(sshd_host.location()))
+        assert " took longer than 4 s to answer: its shell started python3, which does nothing. A program" in str(
+            caught.value
+        )
+        assert re.search(r"See what `python3 -V` does after `ssh -F \S+ \S+`, or use another", str(caught.value))
+        assert settled(sshd_host.leftovers) == []
+
     @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
     def test_when_the_program_that_asks_is_ended(self, remote_host: Host, end: signal.Signals) -> None:
         begun = remote_host.home / "begun"
