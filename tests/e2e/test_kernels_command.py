@@ -38,7 +38,7 @@ def notebook(workspace: Workspace) -> Path:
 
 
 def nothing_left(host: Host) -> None:
-    """Wait until no process is left on a host. What watched over a login shell may take a second to see that it ended."""
+    """Wait until no process is left on a host: what watched over a login shell takes up to a second to see its end."""
     wait_until(lambda: not host.processes(), PATIENCE, "nothing is left on the host")
 
 
