@@ -104,6 +104,10 @@ class Family:
 # ---------------------------------------------------------------------------------------------------- the table
 
 
+_MOST_LOOKS = 20
+"""How often at most it is looked for newcomers: on a busy host some always come."""
+
+
 def snapshot() -> Table:
     """Read the whole process table.
 
@@ -237,6 +241,12 @@ def family(
         marks: the same with other variables, as "NAME=value".
         exclude: pids of the keeper's own helpers.
     """
+    entries = {*marks, *([] if mark is None else [f"{MARK}={mark}"])}
+    marked = _marked(table, entries) if entries else []
+    if entries and HAS_PROC:
+        newcomers = _newcomers(table, entries)
+        table = {**table, **{process.pid: process for process in newcomers}}
+        marked += newcomers
     children: dict[int, list[Process]] = {}
     sessions: dict[int, list[Process]] = {}
     groups: dict[int, list[Process]] = {}
@@ -264,9 +274,7 @@ def family(
     add(table[root[0]] for root in roots if _is(table.get(root[0]), root))
     if own_children:
         add(children.get(me, ()))
-    entries = {*marks, *([] if mark is None else [f"{MARK}={mark}"])}
-    if entries:
-        add(_marked(table, entries))
+    add(marked)
     while fresh:
         process = fresh.pop()
         add(children.get(process.pid, ()))
@@ -316,6 +324,29 @@ def _marked(table: Table, entries: Collection[str]) -> list[Process]:
 
     pids = {pid for entry in entries for pid in ps.with_environment(entry)}
     return [table[pid] for pid in pids if pid in table and table[pid].uid == os.getuid()]
+
+
+def _newcomers(table: Table, entries: Collection[str]) -> list[Process]:
+    """Marked processes that have come since the table was read.
+
+    One that forks and ends all the time has gone by the time that its environment is read, and its child is not in the
+    table. So those that are not in there are looked at as soon as they are seen, until there are no more.
+    """
+    wanted = {entry.encode() for entry in entries}
+    known = {str(pid) for pid in table}
+    found = []
+    for _ in range(_MOST_LOOKS):
+        fresh = [entry for entry in os.listdir("/proc") if entry.isdigit() and entry not in known]
+        if not fresh:
+            break
+        known.update(fresh)
+        for entry in fresh:
+            if wanted.isdisjoint(_environment(int(entry)).split(b"\0")):
+                continue
+            process = _read_proc(int(entry))
+            if process is not None and _is_ours(process):
+                found.append(process)
+    return found
 
 
 def _environment(pid: int) -> bytes:

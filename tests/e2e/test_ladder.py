@@ -212,7 +212,9 @@ def test_who_ignores_term_is_killed_after_the_grace_and_the_others_are_not(start
 
 
 def test_a_kernel_that_was_asked_may_leave_by_itself(start: StartKeeper) -> None:
-    keeper = start("signal.signal(signal.SIGUSR1, lambda *_: sys.exit())\nchild(lambda: sleep('job'))\nsleep('kernel')")
+    # It takes its time, so that it is still there when the ladder first looks.
+    leave = "signal.signal(signal.SIGUSR1, lambda *_: (time.sleep(0.5), sys.exit()))"
+    keeper = start(f"{leave}\nchild(lambda: sleep('job'))\nsleep('kernel')")
     job, kernel = keeper.wait_for("job", "kernel")
     kernel.send_signal(signal.SIGUSR1)
     began = time.monotonic()
@@ -589,3 +591,24 @@ def test_the_ladder_is_quick_to_import() -> None:
         "collections.abc",
         "zmq",
     }
+
+
+HOPPING = """
+import os, time
+until = time.monotonic() + 60
+while time.monotonic() < until:
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    time.sleep(0.005)
+"""
+
+
+def test_a_process_that_becomes_another_all_the_time_is_never_taken_for_ended() -> None:
+    """It has another parent, session and pid whenever the process table is read."""
+    mark = uuid.uuid4().hex
+    subprocess.run([sys.executable, "-S", "-c", HOPPING], env={**os.environ, processes.MARK: mark}, check=True)
+    for _ in range(200):
+        assert processes.family(processes.snapshot(), [], mark=mark).ours
+    report = ladder.Ladder([], mark=mark, reap=None, term_grace=0.2, kill_grace=20).run()
+    assert bool(report.survivors) == bool(processes.family(processes.snapshot(), [], mark=mark).ours)
