@@ -213,6 +213,9 @@ def _by_git(folder: bytes, seconds: float, problems: list[str], unread: dict[byt
     paths = list(dict.fromkeys(path.rstrip(b"/") for path in listed if path))
     if found["root"].done:
         root = found["root"].output.removesuffix(b"\n")
+        if not _is_in(folder, root):  # by core.worktree: the folder that was asked for is no part of that
+            problems.append(f"git: the repository's worktree is elsewhere, at {text(root)}")
+            return None
         for path, words in git.unread(found["list"]):
             unread[os.path.relpath(os.path.join(root, path), os.path.realpath(folder))] = words
     if not paths:
@@ -233,6 +236,12 @@ def _by_jj(
     changed = _inside(folder, root, jj.paths(found["changed"])) if found["changed"].done else None
     listed = [os.fsencode(path) for path in _inside(folder, root, jj.paths(found["list"]))]
     return {**_sizes(folder, listed, seconds, unread), "changed": changed}
+
+
+def _is_in(folder: bytes, root: bytes) -> bool:
+    """Whether a folder is in another one, or is that one."""
+    inside = os.path.relpath(os.path.realpath(folder), os.path.realpath(root))
+    return inside.split(b"/", 1)[0] != b".."
 
 
 def _inside(folder: bytes, root: bytes, paths: Iterable[bytes]) -> list[str]:

@@ -96,6 +96,15 @@ class TestRepository:
         assert browse.repo(embedded_host.location("proj")).changed == 1
         assert by_tree(browse.preview(embedded_host.location("proj")))["a"].files == 1
 
+    def test_one_whose_worktree_is_elsewhere_does_not_choose_what_is_shown(self, embedded_host: Embedded) -> None:
+        elsewhere = embedded_host.make_folder("elsewhere")
+        (elsewhere / "theirs").touch()
+        folder = make_repository(embedded_host, "proj", {"mine": "1"})
+        git(embedded_host, folder, "config", "core.worktree", str(elsewhere))
+        shown = browse.preview(embedded_host.location("proj"))
+        assert {node.name for node in shown.tree.children} == {".git", "mine"}, "as any folder"
+        assert "worktree is elsewhere" in str(shown.problems)
+
     def test_other_folders_are_in_none(self, embedded_host: Embedded) -> None:
         plain = embedded_host.make_folder("plain")
         os.utime(plain, (1e9, 1e9))
