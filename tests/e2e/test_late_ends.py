@@ -163,14 +163,3 @@ async def test_a_cell_whose_keeper_is_killed_is_not_said_to_be_lost_when_its_rep
         embedded_host.write("go", "")
         result = await call
         assert (result.status, result.value) == ("ok", str(number + 1)), result.kernel.note
-
-
-async def test_limits_are_kept_to_while_nobody_calls(embedded_host: Embedded) -> None:
-    """S7."""
-    async with AsyncSessions(idle_timeout=0.4) as sessions:
-        session = await sessions.open(embedded_host.location())
-        await session.execute("x = 41")
-        await until_status(session, "kernel_id", None)
-        result = await session.execute("'x' in globals()")
-        assert (result.value, result.kernel.state_lost) == ("False", True)
-        assert "nothing had used it" in str(result.kernel.note)
