@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import posixpath
 import sys
 from collections.abc import Callable
@@ -80,10 +81,16 @@ class NotebookName:
             ]
         except HTTPError:
             return  # no page has a session with it (any more)
-        if before is None and self._name in names:
+        if before is None and self._name in names and not self._was_renamed_before(names[0]):
             return  # it is called as it was at the start
         self._name = names[0]
         self._renamed(self._name)
+
+    def _was_renamed_before(self, path: str) -> bool:
+        """Whether it was renamed before the first look: a page may tell the new path alone, and not the new name. That
+        the two differ is no sign of it; those of a console always do.
+        """
+        return self._name.endswith(".ipynb") and not os.path.exists(self._name) and os.path.exists(path)
 
 
 def _note_failure(looking: asyncio.Task[None]) -> None:
