@@ -68,11 +68,12 @@ def main() -> None:
     runner = os.getpid()
     telling.tell("")
     outcome = run(code, module.__dict__)
-    with contextlib.suppress(Exception):  # the code may have closed them, or put anything in their place
-        if os.getpid() != runner:  # a child that was forked by the code, and has come to its end too
+    if os.getpid() != runner:  # a child that was forked by the code, and has come to its end too
+        with contextlib.suppress(Exception):  # the code may have closed it, or put anything in its place
             sys.stderr.writelines(outcome.get("traceback", []))
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):  # one that fails must not cost what the other holds
+        with contextlib.suppress(Exception):
+            stream.flush()
     telling.tell(json.dumps(outcome))
 
 

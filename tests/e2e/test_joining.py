@@ -282,10 +282,13 @@ class TestNotebooksThatJoin:
         async with started_by_name(name) as person:
             assert await person.value("x") == "41"
             begun, loop = asyncio.Event(), asyncio.get_running_loop()
-            code = "print('begun', flush=True)\nimport time\ntime.sleep(3)\nx + 1"
+            code = (
+                "print('begun', flush=True)\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\nx + 1"
+            )
             call = session.execute(code, on_output=lambda _: loop.call_soon_threadsafe(begun.set))
             running = asyncio.create_task(call)
             await begun.wait()
+        embedded_host.write("go", "")
         result = await running
         assert (result.status, result.value) == ("ok", "42")
         await session.close()
