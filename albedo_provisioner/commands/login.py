@@ -155,7 +155,12 @@ def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:
                 "from their notebooks, or have the server's MaxSessions raised."
             )
         path = str(directory / free[0])
-        options += ["-o", "ClearAllForwardings=yes"]  # those of the config are for the user's own connections
+        options += [
+            "-o",
+            "ClearAllForwardings=yes",
+            "-o",
+            "Tunnel=no",
+        ]  # those of the config are for the user's own connections
     if not resolved.is_on("controlpersist"):
         options += ["-o", f"ControlPersist={IDLE_HOURS}h"]
     if not 0 < int(resolved.get("serveraliveinterval") or 0) <= _ALIVE_EVERY:
@@ -211,8 +216,11 @@ class _Ssh:
     ) -> subprocess.CompletedProcess[str] | None:
         """Run ssh without asking anything; None when it took too long."""
         from ..hosts import child
+        from ..hosts.openssh_options import attached
 
-        argv = [self._program, "-T", "-o", "BatchMode=yes", *options, *self._host_arguments]
+        # What it says is read here, however little of it the config wants to see.
+        always = ["-o", "BatchMode=yes", *attached(self._program), *options, "-o", "LogLevel=INFO"]
+        argv = [self._program, "-T", *always, *self._host_arguments]
         try:
             return child.run(
                 [*argv, command] if command else argv,
@@ -233,10 +241,10 @@ class _Ssh:
         Raises:
             SignInError: it gets in, and has to choose a new password there.
         """
-        from ..hosts.openssh import PLAIN
+        from ..hosts.openssh_options import plain
         from ..hosts.refusals import password_expired, wants_new_password
 
-        told = self.quietly("-o", "ControlPath=none", "-o", "LogLevel=DEBUG1", *PLAIN, command="true")
+        told = self.quietly("-o", "ControlPath=none", "-o", "LogLevel=DEBUG1", *plain(self._program), command="true")
         if told is None:
             return f"ssh did not get in within {_BATCH_TIMEOUT} s"
         if told.returncode and wants_new_password(told.stderr):
@@ -245,9 +253,10 @@ class _Ssh:
 
     def room_on(self, path: str) -> bool | None:
         """Whether a master runs commands; False when it would if it had room, None when it does not answer."""
-        from ..hosts.openssh import PLAIN, control_path_option
+        from ..hosts.openssh import control_path_option
+        from ..hosts.openssh_options import plain
 
-        options = [*control_path_option(path), *PLAIN, "-o", "ProxyCommand=false"]
+        options = [*control_path_option(path), *plain(self._program), "-o", "ProxyCommand=false"]
         told = self.quietly(*options, command="true", timeout=_MASTER_TIMEOUT)
         if told is None or (told.returncode == 255 and "session request failed" not in told.stderr):
             return None

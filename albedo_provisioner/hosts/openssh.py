@@ -21,6 +21,7 @@ from ..errors import AlbedoError, ConfigError, SignInError, UnreachableError
 from . import child
 from .control_paths import Identity, socket_identity
 from .destination import find_ssh, ssh_arguments
+from .openssh_options import plain
 from .openssh_words import Words
 from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
 from .ssh_channel import REUSE_TIMEOUT
@@ -38,13 +39,6 @@ STDERR_LIMIT = 4096
 # How many connections to a host are being made at the same time. OpenSSH's server begins to turn new ones away at ten
 # that have not signed in yet (MaxStartups), whoever's they are.
 MOST_AT_ONCE = 4
-
-# Of the user's config, what is meant for their terminal would be in the way of a bare byte stream. And a process of
-# ours must not become the master of the user's other connections: it ends with its command.
-PLAIN = (
-    *("-a", "-x", "-o", "ClearAllForwardings=yes", "-o", "RemoteCommand=none"),
-    *("-o", "PermitLocalCommand=no", "-o", "ControlMaster=no"),
-)
 
 
 class MasterRefusedError(Exception):
@@ -95,7 +89,7 @@ class ProgramTransport:
         """
         attempt = Attempt(self._host)
         async with self._connecting:
-            channel = self._start(command, receiver, attempt, None)
+            channel = await self._start(command, receiver, attempt, None)
             try:
                 async with asyncio.timeout(self._connect_timeout):
                     await channel.opened
@@ -126,7 +120,7 @@ class ProgramTransport:
             MasterRefusedError: it does not live, does not answer, or has no room.
             ConfigError: there is no ssh.
         """
-        channel = self._start(command, receiver, Attempt(self._host), master)
+        channel = await self._start(command, receiver, Attempt(self._host), master)
         try:
             async with asyncio.timeout(REUSE_TIMEOUT):
                 await channel.opened
@@ -162,18 +156,21 @@ class ProgramTransport:
             channel.break_off("the connection was closed on this side")
         await asyncio.gather(*(channel.reaped for channel in channels))
 
-    def _start(self, command: str, receiver: ChannelReceiver, attempt: Attempt, master: str | None) -> ProgramChannel:
+    async def _start(
+        self, command: str, receiver: ChannelReceiver, attempt: Attempt, master: str | None
+    ) -> ProgramChannel:
         program = find_ssh()
         if program is None:
             raise ConfigError(f"{self._host} is to be reached by the ssh program, and there is none on this machine.")
         arguments = ssh_arguments(self._host)
+        always = await asyncio.to_thread(plain, program)
         try:
             words = LogPipe()
         except OSError as error:
             raise UnreachableError(
                 self._host, f"No directory for ssh's messages could be made: {error.strerror or error}."
             ) from error
-        argv = [program, *self._options(words.path, master), *arguments, command]
+        argv = [program, *self._options(words.path, master), *always, *arguments, command]
         try:
             process, pipes = start_process(argv, environ={**os.environ, "SSH_ASKPASS_REQUIRE": "never"})
         except OSError as error:
@@ -200,7 +197,7 @@ class ProgramTransport:
             settings["ProxyCommand"] = "false"
             where = control_path_option(master)
         options = [part for name, value in settings.items() for part in ("-o", f"{name}={value}")]
-        return ["-T", "-E", log_path, *options, *PLAIN, *where]
+        return ["-T", "-E", log_path, *options, *where]
 
 
 class ProgramChannel(ProcessChannel):

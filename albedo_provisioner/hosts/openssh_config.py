@@ -21,6 +21,7 @@ from ..errors import ConfigError
 from . import child
 from .control_paths import holds_something, is_private, names, our_directories, socket_identity
 from .destination import find_ssh, ssh_arguments
+from .openssh_options import attached
 from .ssh_config import config_complaint, config_error, config_lines
 
 log = logging.getLogger("albedo_provisioner.hosts")
@@ -111,7 +112,7 @@ def resolve(host: str, **options: str) -> Resolved:
     if program is None:
         raise ConfigError("There is no ssh program on this machine.")
     given = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
-    command = [program, "-T", "-G", "-o", "LogLevel=DEBUG1", *given, *ssh_arguments(host)]
+    command = [program, "-T", "-G", "-o", "LogLevel=DEBUG1", *attached(program), *given, *ssh_arguments(host)]
     try:
         told = child.run(
             command, RESOLVE_TIMEOUT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE

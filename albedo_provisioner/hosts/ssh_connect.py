@@ -2,20 +2,17 @@
 
 The user's ssh config decides name, port, account, keys, jump hosts and proxy command. What asyncssh leaves out or
 does differently from ssh is done here: jump hosts and proxy commands (its own jumps would use its own trust in
-host keys, its proxy commands mix standard error into the protocol), the system's config file, host key trust
-(`ssh_trust`) and keys (`ssh_identity`).
+host keys, its proxy commands mix standard error into the protocol), the config's final pass and the system's file
+(`ssh_options`), host key trust (`ssh_trust`) and keys (`ssh_identity`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import re
 import socket
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import asyncssh
@@ -24,10 +21,11 @@ from asyncssh.public_key import get_default_public_key_algs
 from ..errors import HostError, UnreachableError
 from .destination import Destination
 from .host_keys import may_be_trusted
-from .ssh_config import JUMPS_IN_A_CIRCLE, SYSTEM_CONFIG, TOO_MANY_INCLUDES, config_error, config_files, no_jump
+from .ssh_config import JUMPS_IN_A_CIRCLE, no_jump
 from .ssh_errors import Attempt, JumpHostError, key_text, last_line, proxy_wants_sign_in, translate
 from .ssh_identity import Identities, load_offers
 from .ssh_life import SignsOfLife
+from .ssh_options import expand, forbids_keys, read_options
 from .ssh_proxy import ProxyCommand
 from .ssh_shortcuts import Inbound, protocol_for
 from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, trusted_keys
@@ -95,12 +93,12 @@ async def _connect(
     led: tuple[Destination, ...] = (),
 ) -> asyncssh.SSHClientConnection:
     """Connect to one host or hop; `led` are those, outermost first, that it is the first hop to."""
-    options, files = await _read_options(destination)
+    options, files = await read_options(destination)
     config = options.config
     attempt.user = options.username
     attempt.family = _FAMILIES.get(options.family, "")
     attempt.address = f"{options.host}:{options.port}"
-    attempt.forbids = _forbids_keys(config)
+    attempt.forbids = forbids_keys(config)
     if via is None and config.get("ProxyJump"):
         via = await _connect_jumps(str(config.get("ProxyJump")), attempt, life, (*led, destination))
     # Ours even where the config asks less often: 60 s, a usual value there, is for firewalls, not for noticing.
@@ -115,11 +113,11 @@ async def _connect(
         try:
             connection = await asyncssh.connect(
                 destination.host,
-                # Named as well: where `Match final` has it read the config once more, asyncssh would forget the port.
+                # Named as well: where asyncssh reads the config once more, it would forget the port.
                 port=options.port,
                 options=options,
-                # Named again, or asyncssh would read ~/.ssh/config when there are none, and lose all when it reloads.
-                config=files,
+                # None: what is there has been read, and its percent signs stand for themselves by now.
+                config=files if options.canonicalize_hostname else None,
                 tunnel=via or _Dialer(options, proxy, life),
                 client_factory=lambda client=client: client,
                 known_hosts=trust.keys,
@@ -202,81 +200,6 @@ class _JumpLoopError(Exception):
         return UnreachableError(host, f"{host} cannot be reached: {cause}. {no_jump(self.hop)}", cause)
 
 
-# -- the config
-
-
-async def _read_options(
-    destination: Destination,
-) -> tuple[asyncssh.SSHClientConnectionOptions, list[Path]]:
-    """Read what the ssh config says about a destination; return it with the files it was read from.
-
-    Raises:
-        asyncssh.ConfigParseError: a config file cannot be read; the text names file and line.
-        ConfigError: files include each other without an end.
-    """
-    files = config_files()
-
-    async def read(files: list[Path], **more: object) -> asyncssh.SSHClientConnectionOptions:
-        options: asyncssh.SSHClientConnectionOptions = await asyncssh.SSHClientConnectionOptions.construct(
-            config=files,
-            host=destination.host,
-            port=() if destination.port is None else destination.port,
-            username=() if destination.user is None else destination.user,
-            # Keys and agent come from `_Client`, when a server asks; nothing is forwarded.
-            client_keys=None,
-            agent_path=None,
-            agent_forwarding=False,
-            known_hosts=b"",
-            tunnel=None,
-            **more,
-        )
-        return options
-
-    try:
-        options = await read(files)
-    except asyncssh.ConfigParseError as error:
-        # asyncssh knows less of the language than ssh. Nobody here can edit the system's file, so do without it.
-        if SYSTEM_CONFIG not in files[1:] or not str(error).startswith("/etc/ssh/"):
-            raise
-        log.warning("ignoring the system's ssh config: %s", error)
-        files = files[:-1]
-        options = await read(files)
-    except RecursionError:
-        raise config_error(TOO_MANY_INCLUDES) from None
-    if options.config.has_match_final():
-        options = await read(files, reload=True, final=True)
-    return options, files
-
-
-def _forbids_keys(config: asyncssh.config.SSHConfig) -> str:
-    """Return the setting by which no keys are offered, as it is written in the config; "" for none."""
-    if config.get("PubkeyAuthentication") is False:
-        return "PubkeyAuthentication no"
-    preferred = config.get("PreferredAuthentications")
-    if preferred and "publickey" not in str(preferred).split(","):
-        return f"PreferredAuthentications {preferred}"
-    return ""
-
-
-def _expand(options: asyncssh.SSHClientConnectionOptions, text: str) -> str:
-    """Expand percent tokens and ${VARIABLES} in a file name of the config, as ssh_config(5) says."""
-    tokens = {
-        "%": "%",
-        "d": str(Path.home()),
-        "h": options.host,
-        "k": options.host_key_alias or options.orig_host,
-        "n": options.orig_host,
-        "p": str(options.port),
-        "r": options.username,
-        "u": options.client_username,
-        "i": str(os.getuid()),
-        "L": socket.gethostname().partition(".")[0],
-        "l": socket.gethostname(),
-    }
-    text = re.sub(r"%(.)", lambda found: tokens.get(found[1], found[0]), text)
-    return re.sub(r"\$\{(\w+)\}", lambda found: os.environ.get(found[1], found[0]), text)
-
-
 # -- trust and sign-in
 
 
@@ -291,7 +214,7 @@ class _Trust:
         self.algorithms: Sequence[str] = ()
         self._options = options
         self._attempt = attempt
-        self._files = known_hosts_files(options.config, lambda name: _expand(options, name))
+        self._files = known_hosts_files(options.config, lambda name: expand(options, name))
         self._known: list[str] = []
         self._accepted: list[asyncssh.SSHKey] = []
 

@@ -49,7 +49,7 @@ class Identities:
         certificates = config.get("CertificateFile") or []
         assert isinstance(certificates, list)
         return cls(
-            files=[Path(name).expanduser() for name in names],
+            files=list(dict.fromkeys(Path(name).expanduser() for name in names)),  # a final pass names them once more
             configured=named is not None,
             certificates=[Path(name).expanduser() for name in certificates],
             only=bool(config.get("IdentitiesOnly")),

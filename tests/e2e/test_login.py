@@ -21,6 +21,7 @@ from faces import Real
 from kernels import started
 from masters import control_path, ssh
 from procs import wait_until
+from relay import RELAY
 from terminal import Terminal, albedo
 
 from albedo_provisioner.errors import SignInError
@@ -63,18 +64,6 @@ def log_out(alias: str | None) -> str:
     command = albedo("login", "--logout", str(alias))
     return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True).stdout
 
-
-RELAY = """
-import os, socket, sys, threading
-sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-def up():
-    while data := os.read(0, 65536):
-        sock.sendall(data)
-    sock.shutdown(socket.SHUT_WR)
-threading.Thread(target=up, daemon=True).start()
-while data := sock.recv(65536):
-    os.write(1, data)
-"""
 
 PROGRAM = """
 import sys
