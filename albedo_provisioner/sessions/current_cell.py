@@ -106,6 +106,8 @@ class CurrentCell:
                     await self._time_out(kernel, execution, timeout or 0.0, notes)
                     return execution, TIMEOUT
                 await asyncio.sleep(_ABORT_PAUSE)
+                if execution.msg_id in self._interrupted:  # meanwhile, so it is not sent again
+                    break
                 execution = self.running = send()
         finally:
             self.running = None

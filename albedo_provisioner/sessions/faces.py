@@ -270,8 +270,8 @@ class AsyncSessions:
             location: `[user@]host:/path`, `host:~/path` or a folder of this machine, also a relative one: `.`, or with
                 a `/` in it.
             owner: whose it is. Owners never share a kernel; `a::child::b` is a child of `a`.
-            python: interpreter on the host; None for the login shell's `python3`.
-            env: variables to add to the host's login environment.
+            python: interpreter on the host, for a new session; None for the login shell's `python3`.
+            env: variables to add to the host's login environment, for a new session.
             tools: functions of this program that code may call as `tools.name(...)`, by their names: JSON values and
                 bytes go in and come out. Coroutine functions run on the loop of whoever has the code run, others on
                 threads of their own; one that was begun runs to its end there, also when nobody waits for it any more.
@@ -330,7 +330,7 @@ class AsyncSessions:
 
         Raises:
             KeyError: there is none of that id on record.
-            AlbedoError: a process that lives has it open.
+            AlbedoError: a process that lives has it open, or other sessions of this process.
             ConfigError: as `open`.
         """
         check_text("session_id", session_id)

@@ -292,6 +292,19 @@ class SessionRecords:
         return None if row is None else _session(row)
 
     @_telling
+    def claim(self, session_id: str) -> SessionRecord | None:
+        """Make this process the one that has a session open, and return it; of several that do so at once, one is.
+
+        Where another one that lives has it open, that stays so.
+        """
+        with self._at_once():
+            record = self.get(session_id)
+            if record is not None and not record.alive_elsewhere:
+                record.process = this_process()
+                self.put(record)
+            return record
+
+    @_telling
     def all(self) -> list[SessionRecord]:
         """Return all sessions, oldest first."""
         return [_session(row) for row in self._database.execute(f"{_SESSIONS} ORDER BY created")]

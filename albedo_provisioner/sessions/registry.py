@@ -10,11 +10,12 @@ import logging
 import os
 import time
 import uuid
+import weakref
 from typing import Any
 
-from ..errors import AlbedoError, KernelGoneError, LinkAwayError
+from ..errors import AlbedoError, KernelGoneError
 from ..hosts.io_thread import IOThread
-from ..kernels.endings import end_by_record
+from ..kernels.endings import end_by_record, in_background
 from ..kernels.joining import candidates
 from ..kernels.records import NOBODY, this_process
 from ..location import Location
@@ -26,6 +27,9 @@ log = logging.getLogger("albedo_provisioner.sessions")
 
 _SHORTEST_LOOK, _LONGEST_LOOK = 0.1, 5.0
 """Seconds between looks at kernels that nobody uses; a quarter of the time that they may have lies between."""
+
+_registries: weakref.WeakSet[Registry] = weakref.WeakSet()
+"""Those of this process: each has its own links, so a session is open in one of them at most."""
 
 CHILD = "::"
 """Stands in an owner's name between a parent and its child."""
@@ -50,6 +54,7 @@ class Registry:
         self._room = asyncio.Lock()
         self._closed = False
         self._upkeep: asyncio.Task[None] | None = None
+        _registries.add(self)
         IOThread.get().on_stop(self.leave)
 
     # -- opening ---------------------------------------------------------------------------------------------
@@ -90,7 +95,8 @@ class Registry:
         for found in await candidates(kernel_id, notebook):
             for session in self._sessions.values():
                 joined, key = session.record.joined, (session.record.owner, session.record.tools)
-                if joined is not None and joined.kernel_id == found.kernel_id and key == (owner, tools.names):
+                same = joined is not None and joined.kernel_id == found.kernel_id and key == (owner, tools.names)
+                if same and not session.closed:
                     session.tools.replace(tools)
                     return session
             place = Location(found.host, found.folder)
@@ -116,21 +122,22 @@ class Registry:
 
         Raises:
             KeyError: there is none.
-            AlbedoError: another process has it open.
+            AlbedoError: another process has it open, or other `Sessions` of this one.
         """
         self._must_be_open()
         session = self._sessions.get(session_id)
-        if session is not None:
+        if session is not None and not session.closed:
             if tools.names:
                 session.tools.replace(tools)
                 session.record.tools = tools.names
             return session
-        record = self.records.get(session_id)
+        if any(session_id in other._sessions for other in _registries if other is not self):
+            raise AlbedoError(f"The session {session_id} is open with other Sessions of this process.")
+        record = None if session is not None else self.records.claim(session_id)
         if record is None:
             raise KeyError(f"There is no session {session_id} on record.")
-        if record.alive_elsewhere:
+        if record.process != this_process():
             raise AlbedoError(f"The session {session_id} is open in process {record.process[0]}.")
-        record.process = this_process()
         record.tools = tools.names or record.tools
         return self._add(record, tools)
 
@@ -168,8 +175,8 @@ class Registry:
             await asyncio.sleep(max(_SHORTEST_LOOK, min(self._idle_timeout / 4, _LONGEST_LOOK)))
             try:
                 await self.make_room(None)
-            except AlbedoError as error:
-                log.warning("A kernel that nobody uses could not be ended: %s", error)
+            except Exception:  # it is tried again; nobody waits here who could be told
+                log.exception("Kernels that nobody uses could not be ended")
 
     async def make_room(self, wanted: SessionCore | None) -> None:
         """End kernels that nobody has used for long, and the least recently used ones if there are too many.
@@ -184,11 +191,10 @@ class Registry:
                 (each for each in others if not each.busy and CHILD not in each.record.owner),
                 key=lambda each: each.record.used,
             )
-            for session in free[:]:
-                if now - session.record.used > self._idle_timeout:
-                    free.remove(session)
-                    others.remove(session)
-                    await self._evict(session, f"nothing had used it for {self._idle_timeout:g} s")
+            idle = [each for each in free if now - each.record.used > self._idle_timeout]
+            others, free = ([each for each in some if each not in idle] for some in (others, free))
+            why = f"nothing had used it for {self._idle_timeout:g} s"
+            await _all(*(self._evict(each, why) for each in idle))
             # Kernels that were joined are others' to count, and to end.
             room = self._max_kernels - (wanted is not None and wanted.owns_kernel)
             own, free = ([each for each in some if each.owns_kernel] for some in (others, free))
@@ -198,9 +204,15 @@ class Registry:
                 await self._evict(session, f"there may be {self._max_kernels} kernels and others were used later")
 
     async def _evict(self, session: SessionCore, why: str) -> None:
+        """End a session's kernel. Nobody waits for a host that is out of reach, and what goes wrong is no reason to
+        refuse the call that the room is made for.
+        """
+        if session.away:
+            in_background(session.evict(why))
+            return
         try:
             await session.evict(why)
-        except LinkAwayError as error:
+        except AlbedoError as error:
             log.info("%s: %s", session.record.session_id, error)
 
     # -- ending ----------------------------------------------------------------------------------------------

@@ -94,6 +94,11 @@ class SessionCore:
         return self._held.ours
 
     @property
+    def away(self) -> bool:
+        """Whether the host of its kernel is known to be out of reach."""
+        return self._held.kernel is not None and self._held.kernel.away is not None
+
+    @property
     def has_kernel(self) -> bool:
         """Whether it has a kernel that is not known to be dead."""
         return self._held.alive
@@ -149,14 +154,11 @@ class SessionCore:
         session_id, records = self.record.session_id, self._registry.records
         cell = CellName.of(session_id, call.cell_id or None)
         cell_id = cell.cell_id
-        known = records.cell(session_id, cell_id) if call.cell_id else None
-        if known is not None or (call.cell_id and cell_id in self._calls):
-            result = await self.cell(cell_id)
-            if known is not None and known.code != call.code:
-                other = f"(This is what came of other code with the cell_id {cell_id!r}, which was run before.)"
-                note = " ".join(filter(None, [result.kernel.note, other]))
-                result = dataclasses.replace(result, kernel=dataclasses.replace(result.kernel, note=note))
-            return result
+        if call.cell_id and (cell_id in self._calls or records.cell(session_id, cell_id) is not None):
+            try:
+                return self._told_again(call, await self.cell(cell_id))
+            except KeyError:
+                pass  # the caller of the one before was cancelled before it began, so it was not run: this one is
         work = asyncio.get_running_loop().create_task(self._execute(call, cell))
         self._calls[cell_id] = work
         work.add_done_callback(lambda done: self._call_done(cell_id, done))
@@ -170,6 +172,15 @@ class SessionCore:
             elif self._alone is None or self._alone.cell_id != cell_id or not self._alone.interrupt():
                 work.cancel()  # it has not begun, and will not
             raise
+
+    def _told_again(self, call: Call, result: Result) -> Result:
+        """Return what came of a call, to one that repeats its `cell_id`."""
+        known = self._registry.records.cell(self.record.session_id, result.cell_id)
+        if known is None or known.code == call.code:
+            return result
+        other = f"(This is what came of other code with the cell_id {result.cell_id!r}, which was run before.)"
+        note = " ".join(filter(None, [result.kernel.note, other]))
+        return dataclasses.replace(result, kernel=dataclasses.replace(result.kernel, note=note))
 
     def _call_done(self, cell_id: str, work: asyncio.Task[Result]) -> None:
         del self._calls[cell_id]
@@ -363,6 +374,7 @@ class SessionCore:
         if execution.given_up is not None and status is None:
             by_us = self._held.kernel is not kernel  # closed, or reset
             if not by_us and kernel.poll() is not None and not await self._had_begun(kernel, execution, before):
+                records.withdraw(cell.msg_id)
                 self._held.lose(kernel.cause or execution.given_up)
                 return None
             status = INTERRUPTED if kernel.poll() is None and self._cell.was_interrupted(cell.msg_id) else LOST
@@ -458,7 +470,8 @@ class SessionCore:
             AlbedoError: the kernel is another's.
         """
         self._held.must_be_ours("restarted")
-        if self._cell.running is not None:
+        running = self._cell.running
+        if running is not None and not running.finished.is_set():
             self.record.lost = RESET
             await self._cell.end(at_once=True)
             return
@@ -477,6 +490,9 @@ class SessionCore:
             AlbedoError: no kernel could be started there; everything stays as it was.
         """
         async with self._cell.turn():
+            self._must_be_open()
+            self._held.must_be_ours("moved")
+            await self._registry.make_room(self)
             await self._held.move(location)
 
     async def close(self, patience: float | None = None) -> None:
@@ -536,8 +552,10 @@ class SessionCore:
 
     async def cell(self, cell_id: str) -> Result:
         """Return what came of a cell, once it has come to its end, whoever asked for it; see `PastCells.result`."""
-        if cell_id in self._calls:
-            return await asyncio.shield(self._calls[cell_id])
+        while (work := self._calls.get(cell_id)) is not None:
+            await asyncio.wait([work])
+            if not work.cancelled():
+                return work.result()
         return await self._past.result(cell_id)
 
     async def _serve_cell(self, record: CellRecord) -> None:

@@ -240,6 +240,8 @@ class SessionKernel:
         try:
             await self._start()
         except BaseException:
+            if self.kernel is not before and self.kernel is not None:  # it runs, and cannot be put on record
+                in_background(self.kernel.finish(term_grace=0.5))
             self.kernel, self.console, self.step = before, console, step
             record.location, record.spelled, record.kernel_id = place, spelled, kernel_id
             raise

@@ -31,6 +31,7 @@ from faces import Embedded, Host, Local, Real, embedded, own_python, real
 from notebook_server import NotebookServer
 from sshd import SYSTEM_TEMP, Account, Accounts, NoSshdError, SshServer, reserve_accounts
 
+from albedo_provisioner import AsyncSessions, Sessions
 from albedo_provisioner.demo.profiles import write_profiles
 from albedo_provisioner.demo.server import EmbeddedHost
 from albedo_provisioner.hosts import asking, io_thread
@@ -150,6 +151,23 @@ def server(workspace: Workspace) -> Iterator[NotebookServer]:
     server = NotebookServer(root)
     yield server
     server.stop()
+
+
+# Sessions
+
+
+@pytest.fixture
+def sessions() -> Iterator[Sessions]:
+    """Hold sessions for the test, and end them."""
+    with Sessions() as made:
+        yield made
+
+
+@pytest.fixture
+async def async_sessions() -> AsyncIterator[AsyncSessions]:
+    """Do as `sessions` for a test with an event loop."""
+    async with AsyncSessions() as made:
+        yield made
 
 
 # Hosts

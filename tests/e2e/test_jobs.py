@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,6 @@ from albedo_provisioner.hosts import io_thread
 from albedo_provisioner.kernels.console import Console
 from albedo_provisioner.kernels.remote import RemoteKernel
 from albedo_provisioner.kernels.request import KernelRequest
-
-
-@pytest.fixture
-def sessions() -> Iterator[Sessions]:
-    with Sessions() as made:
-        yield made
 
 
 def value(session: Session, code: str) -> Any:

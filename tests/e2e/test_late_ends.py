@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
 
 import pytest
 from faces import Embedded, keeper_of
@@ -19,12 +18,6 @@ from albedo_provisioner.sessions.results import Output
 UNTIL_GO = "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 
 
-@pytest.fixture
-async def sessions() -> AsyncIterator[AsyncSessions]:
-    async with AsyncSessions() as made:
-        yield made
-
-
 async def ended(session: AsyncSession, cell_id: str) -> Result:
     """Return what came of a cell, once its code has come to its end."""
 
@@ -37,10 +30,10 @@ async def ended(session: AsyncSession, cell_id: str) -> Result:
 
 class TestTimeouts:
     async def test_of_code_that_has_not_gone_out_take_it_back(
-        self, embedded_host: Embedded, sessions: AsyncSessions
+        self, embedded_host: Embedded, async_sessions: AsyncSessions
     ) -> None:
         """S5, L3: the host is out of reach the whole time, so it can be said for certain that it was not run."""
-        session = await sessions.open(embedded_host.location())
+        session = await async_sessions.open(embedded_host.location())
         await session.execute("x = 41")
         embedded_host.down()
         await until_status(session, "link", "reattaching")
@@ -89,9 +82,9 @@ class TestTimeouts:
 
 
 async def test_an_interrupt_reaches_a_call_that_still_waits_for_its_kernel(
-    embedded_host: Embedded, sessions: AsyncSessions
+    embedded_host: Embedded, async_sessions: AsyncSessions
 ) -> None:
-    session = await sessions.open(embedded_host.location())
+    session = await async_sessions.open(embedded_host.location())
     call = asyncio.create_task(session.execute("x = 41", cell_id="first"))
     await until_status(session, "execution_state", "starting")
     assert (await session.status())["cell_id"] == "first"
@@ -104,13 +97,13 @@ async def test_an_interrupt_reaches_a_call_that_still_waits_for_its_kernel(
 
 
 async def test_code_behind_a_notebooks_is_told_of_when_its_turn_has_come(
-    embedded_host: Embedded, sessions: AsyncSessions, monkeypatch: pytest.MonkeyPatch
+    embedded_host: Embedded, async_sessions: AsyncSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L8: an interrupt may come too late for what is short, and then it is not said that it was interrupted."""
     monkeypatch.setattr(current_cell, "INTERRUPT_GRACE", 0.5)
     async with started(embedded_host.location()) as person:
         (kernel,) = KernelRecords().all()
-        session = await sessions.join(kernel.kernel_id)
+        session = await async_sessions.join(kernel.kernel_id)
         cell = person.begin(UNTIL_GO)
         await cell.until(lambda: cell.stdout)
         result = await session.execute("41 + 1", timeout=0.3, cell_id="behind")
@@ -130,9 +123,9 @@ async def test_code_behind_a_notebooks_is_told_of_when_its_turn_has_come(
 
 
 async def test_a_reset_by_another_hand_is_told_by_the_next_result(
-    embedded_host: Embedded, sessions: AsyncSessions
+    embedded_host: Embedded, async_sessions: AsyncSessions
 ) -> None:
-    session = await sessions.open(embedded_host.location())
+    session = await async_sessions.open(embedded_host.location())
     await session.execute("x = 41")
     await session.reset()
     result = await session.execute("'x' in globals()")
@@ -148,10 +141,10 @@ async def test_a_reset_by_another_hand_is_told_by_the_next_result(
 
 
 async def test_a_cell_whose_keeper_is_killed_is_not_said_to_be_lost_when_its_reply_comes(
-    embedded_host: Embedded, sessions: AsyncSessions
+    embedded_host: Embedded, async_sessions: AsyncSessions
 ) -> None:
     """K6: the reply and the statuses come by two ways, and either may be first."""
-    session = await sessions.open(embedded_host.location())
+    session = await async_sessions.open(embedded_host.location())
     for number in range(3):
         await session.execute(f"n = {number}", reset=True)
         printed: list[Output] = []

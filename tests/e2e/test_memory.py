@@ -6,10 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import pytest
 from faces import Embedded, Host, Real
 from kernels import eventually, started
 from local_process import launched
@@ -24,12 +22,6 @@ KILLS = 2
 IMPORT = "from albedo_bundle import memory\n"
 
 
-@pytest.fixture
-async def sessions() -> AsyncIterator[AsyncSessions]:
-    async with AsyncSessions() as made:
-        yield made
-
-
 async def printed(session: AsyncSession, code: str) -> str:
     """Run a cell and return what it printed; it must not fail."""
     result = await session.execute(code, timeout=60)
@@ -42,11 +34,13 @@ def lines_of(location: str) -> list[str]:
 
 
 async def test_is_written_here_and_nothing_of_it_on_the_host(
-    any_host: Host, sessions: AsyncSessions, tmp_path: Path
+    any_host: Host, async_sessions: AsyncSessions, tmp_path: Path
 ) -> None:
     """M1, M2."""
     any_host.make_folder("my proj")
-    session = await sessions.open(f"{any_host.alias}:~/my proj" if any_host.remote else any_host.location("my proj"))
+    session = await async_sessions.open(
+        f"{any_host.alias}:~/my proj" if any_host.remote else any_host.location("my proj")
+    )
     # Put together there, as IPython keeps the code of cells in the home.
     code = IMPORT + (
         "words = ' '.join(['The', 'gate', 'opens.'])\nmemory.append(words); memory.journal(words)\nprint(memory.read())"
@@ -61,7 +55,7 @@ async def test_is_written_here_and_nothing_of_it_on_the_host(
         found = any_host.run(["grep", "-rl", "The gate opens\\.", str(any_host.home)])
         assert found.stdout == ""
     assert await session.memory.read() == "The gate opens.\n"
-    other = await sessions.open(str(tmp_path))
+    other = await async_sessions.open(str(tmp_path))
     await other.memory.append("A gate in the wall.")
     await session.links.add(str(tmp_path))
     code = "print(*memory.grep('GATE'), *memory.search('gates walls'), memory.grep('wall')[0].location, sep='\\n')"
@@ -111,12 +105,12 @@ def test_is_there_for_clients_that_run_the_kernelspecs_command(embedded_host: Em
 
 
 async def test_of_three_kernels_on_two_hosts_loses_and_repeats_nothing_when_links_break(
-    embedded_host: Embedded, sshd_host: Real, sessions: AsyncSessions
+    embedded_host: Embedded, sshd_host: Real, async_sessions: AsyncSessions
 ) -> None:
     """M1: two of them in one folder, the third in one that is linked with it."""
     places = [embedded_host.location(), embedded_host.location(), sshd_host.location()]
     WorkspaceGroups().link(*map(Location.parse, places[1:]))
-    opened = [await sessions.open(place, owner=f"o{number}") for number, place in enumerate(places)]
+    opened = [await async_sessions.open(place, owner=f"o{number}") for number, place in enumerate(places)]
     assert (
         await asyncio.gather(*(printed(each, IMPORT + "print(len(memory.read()))") for each in opened)) == ["0\n"] * 3
     )

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +22,6 @@ from procs import wait_until
 from albedo_provisioner import AsyncSession, AsyncSessions, Limits, Result, Sessions
 from albedo_provisioner.errors import AlbedoError, ConfigError, LocationError
 from albedo_provisioner.sessions import current_cell
-
-
-@pytest.fixture
-def sessions() -> Iterator[Sessions]:
-    with Sessions() as made:
-        yield made
 
 
 class Unspeakable(Exception):

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -31,12 +31,6 @@ from albedo_provisioner.kernels import link
 from albedo_provisioner.kernels.records import KernelRecords, this_process
 from albedo_provisioner.sessions import current_cell
 from albedo_provisioner.sessions.outputs import Limits
-
-
-@pytest.fixture
-def sessions() -> Iterator[Sessions]:
-    with Sessions() as made:
-        yield made
 
 
 @pytest.fixture

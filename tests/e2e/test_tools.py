@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from procs import wait_until
 
 from albedo_provisioner import AsyncSessions, Session, Sessions
 from albedo_provisioner.errors import AlbedoError, ConfigError
-
-
-@pytest.fixture
-def sessions() -> Iterator[Sessions]:
-    with Sessions() as made:
-        yield made
 
 
 def read_file(path: str, *, limit: int = 10, opener: Any = len) -> str:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,12 +29,6 @@ from albedo_provisioner.workspace.memory import WorkspaceMemory
 
 if TYPE_CHECKING:
     from conftest import Workspace
-
-
-@pytest.fixture
-def sessions() -> Iterator[Sessions]:
-    with Sessions() as made:
-        yield made
 
 
 @pytest.fixture(autouse=True)
