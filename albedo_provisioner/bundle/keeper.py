@@ -33,7 +33,7 @@ from .place import LostError, Place, TakenError
 from .protocol import Attached, Event, Received
 from .reception import Reception
 from .spawn import boot_id, folder_path
-from .wire import CALL, CONTROL, IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, Buffer, ProtocolError
+from .wire import CALL, CONTROL, IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, TOLD_TO_END, Buffer, ProtocolError
 
 HOLD = 64 << 20
 """Bytes held for a client that is away, unless the request says otherwise."""
@@ -170,7 +170,7 @@ class Keeper:
             except BlockingIOError:
                 break
             if signal.SIGTERM in numbers:
-                self.kernel.end_asked("was ended from its host: its keeper was told to end (SIGTERM)")
+                self.kernel.end_asked(TOLD_TO_END)
                 self._finish("the keeper was told to end (SIGTERM)")
         self.kernel.reap()
         self._keep_place()  # who finds no way to us sends a signal

@@ -54,6 +54,9 @@ MAX_PARTS = 4096
 TOOL = "tool"
 """The kind of calls that go to no other client than the one that their cell names."""
 
+TOLD_TO_END = "was ended from its host: its keeper was told to end (SIGTERM)"
+"""How a kernel has ended of which no more than that is known on its host; in words that follow "The kernel"."""
+
 MAX_CALL, MAX_BLOBS = 64 << 20, 1024
 """Longest call or answer on CALL, in bytes, and most of its parts that are blobs."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ End kernels on their hosts: the kernel, everything it started, and its keeper; t
 A kernel whose host is out of reach is noted as "ending": it is ended at the next contact with its host, when a kernel
 is started or found again there, or at the next `jupyter albedo kernels`. The exit status is 1 then.
 """
+
+_NAME = "jupyter albedo stop"
 
 _TIMEOUT = 30.0
 """Seconds for the way to a host and the end there: asking politely, TERM, KILL, and looking again."""
@@ -131,11 +134,12 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
         # Before the host is asked, and in this process's name, which ends soon: whoever is in contact with the host
         # then sees to it, also when a Jupyter Server that never will be has the kernel open.
         records.put(replace(kernel.record, state=ENDING, owner=this_process()))
+        records.note_ending(kernel.kernel_id, f"was ended with `{_NAME}` (process {os.getpid()})")
     try:
         async with asyncio.timeout(timeout):
             try:
                 # By the keeper's own hand, for it alone answers with what it found in the end.
-                async with visiting(kernel.host, kernel.kernel_id, kernel.python) as (link, _):
+                async with visiting(kernel.host, kernel.kernel_id, kernel.python, _NAME) as (link, _):
                     report = (await link.call("finish", term_grace=2.0))["report"]
             except (KernelGoneError, UnreachableError):  # there is none, or it does not answer although its host may
                 request = {

@@ -8,7 +8,7 @@ import signal
 from collections.abc import Coroutine
 from typing import Any
 
-from ..errors import AlbedoError, LinkAwayError
+from ..errors import AlbedoError, ConfigError, LinkAwayError
 from ..hosts.asking import ask
 from .records import ENDING, KernelRecords
 from .request import KernelRequest
@@ -31,6 +31,15 @@ def in_background(work: Coroutine[Any, Any, Any]) -> None:
     task.add_done_callback(done)
 
 
+def who_ended(kernel_id: str) -> str | None:
+    """Return who ended a kernel, in words that follow "The kernel", where that is known on this machine."""
+    try:
+        return KernelRecords().ending(kernel_id)
+    except ConfigError as error:  # that it has ended is told all the same
+        log.info("%s: %s", kernel_id, error)
+        return None
+
+
 async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
     """End a kernel and its keeper without being linked to it, and return the ladder's report.
 
@@ -42,8 +51,12 @@ async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
     return dict(answer["ended"])
 
 
-async def end_by_record(kernel_id: str) -> None:
+async def end_by_record(kernel_id: str, how: str) -> None:
     """End a kernel of which we have nothing but its record, and forget it.
+
+    Args:
+        kernel_id: its id.
+        how: who ends it, in words that follow "The kernel", for others who use it.
 
     Raises:
         LinkAwayError: its host cannot be asked; the kernel is noted as to be ended, and is at the next contact.
@@ -52,6 +65,7 @@ async def end_by_record(kernel_id: str) -> None:
     record = records.get(kernel_id)
     if record is None:
         return
+    records.note_ending(kernel_id, how)
     records.set_state(kernel_id, ENDING)
     try:
         report = await end_on_host(KernelRequest.from_dict(record.request), kernel_id)

@@ -127,8 +127,10 @@ class _Visitor:
 
 
 @asynccontextmanager
-async def visiting(host: str | None, kernel_id: str, python: str | None) -> AsyncIterator[tuple[KernelLink, _Visitor]]:
-    """Link to a kernel's keeper for a moment; on the I/O thread.
+async def visiting(
+    host: str | None, kernel_id: str, python: str | None, client: str = "jupyter albedo"
+) -> AsyncIterator[tuple[KernelLink, _Visitor]]:
+    """Link to a kernel's keeper for a moment, as a client of this name; on the I/O thread.
 
     Yields:
         the link, for calls, and the visitor, who has the kernel's facts (see `bundle/kernel.py`).
@@ -139,7 +141,7 @@ async def visiting(host: str | None, kernel_id: str, python: str | None) -> Asyn
     """
     visitor = _Visitor()
     node = KernelRecords().node(kernel_id)
-    link = KernelLink(HostPool.get().transport_for(host), kernel_id, "jupyter albedo", python, visitor, node)
+    link = KernelLink(HostPool.get().transport_for(host), kernel_id, client, python, visitor, node)
     try:
         await link.attach()
         yield link, visitor

@@ -38,7 +38,11 @@ CREATE TABLE IF NOT EXISTS kernels (
 ) STRICT;
 CREATE TABLE IF NOT EXISTS nodes (kernel_id TEXT PRIMARY KEY, node TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS notebooks (kernel_id TEXT PRIMARY KEY, mark TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS endings (kernel_id TEXT PRIMARY KEY, how TEXT NOT NULL, noted REAL NOT NULL) STRICT;
 """
+
+_ENDINGS_KEPT = 30 * 24 * 3600.0
+"""Seconds for which it is known who had a kernel ended: a session may be resumed that much later."""
 
 
 @dataclass(frozen=True)
@@ -170,6 +174,19 @@ class KernelRecords:
             database.execute("DELETE FROM kernels WHERE kernel_id = ?", (kernel_id,))
             database.execute("DELETE FROM nodes WHERE kernel_id = ?", (kernel_id,))
             database.execute("DELETE FROM notebooks WHERE kernel_id = ?", (kernel_id,))
+
+    def note_ending(self, kernel_id: str, how: str) -> None:
+        """Note who is about to end a kernel that others may use; `how` follows "The kernel" in what they are told."""
+        now = time.time()
+        with self._open() as database:
+            database.execute("DELETE FROM endings WHERE noted < ?", (now - _ENDINGS_KEPT,))
+            database.execute("INSERT OR REPLACE INTO endings VALUES (?, ?, ?)", (kernel_id, how, now))
+
+    def ending(self, kernel_id: str) -> str | None:
+        """Return what was noted of who ended a kernel; None when nothing was. Also where nothing can be written."""
+        with opened_to_read(self._path, _SCHEMA, _CONTENT) as database:
+            row = database.execute("SELECT how FROM endings WHERE kernel_id = ?", (kernel_id,)).fetchone()
+        return None if row is None else str(row[0])
 
     def set_node(self, kernel_id: str, node: str) -> None:
         """Note on which of the machines behind its host's name a kernel on record runs."""

@@ -9,13 +9,13 @@ import logging
 from collections.abc import Callable, Collection
 from typing import Any
 
-from ..bundle.wire import CALL, NOTE
+from ..bundle.wire import CALL, NOTE, TOLD_TO_END
 from ..errors import KernelGoneError, LinkAwayError, SignInError
 from ..hosts.activity import Activity
 from ..hosts.pool import HostPool
 from ..hosts.progress import Progress
 from .calls import Calls, Handler
-from .endings import how_it_ended, in_background
+from .endings import how_it_ended, in_background, who_ended
 from .front import Front
 from .jobs import Jobs
 from .link import KernelLink
@@ -261,6 +261,8 @@ class WatchedKernel:
             self.cause = str(error)
             if error.boot_id and self._boot_id and error.boot_id != self._boot_id:
                 self.cause = f"The kernel is gone: {self.host} was restarted."
+            elif (how := who_ended(self.kernel_id)) is not None:
+                self.cause = f"The kernel on {self.host} {how}."
             elif self._warning:
                 self.cause = f"{self.cause} {self._warning}"
         self._set_state("exited")
@@ -292,7 +294,9 @@ class WatchedKernel:
         if exit_:
             self.exit_code = exit_["code"]
             self._exit = exit_
-            self.cause = f"The kernel on {self.host} {how_it_ended(exit_)}."
+            # By whose hand its keeper was told to end is known here alone.
+            how = who_ended(self.kernel_id) if exit_.get("asked") == TOLD_TO_END else None
+            self.cause = f"The kernel on {self.host} {how or how_it_ended(exit_)}."
         else:
             self.exit_code, self.cause = None, None
         self._set_state(kernel["state"])

@@ -10,6 +10,7 @@ import asyncio
 import logging
 
 from ..errors import AlbedoError, KernelGoneError
+from ..kernels.endings import who_ended
 from ..kernels.joining import known_kernel, request_of
 from ..kernels.notebook_file import is_of
 from ..kernels.records import ENDING, KernelRecords
@@ -105,8 +106,10 @@ class JoinedKernel(SessionKernel):
 
     def _gone(self, error: KernelGoneError) -> KernelGoneError:
         what = f"of {self._joined.notebook}" if self._joined.notebook else self._joined.kernel_id[:8]
+        how = who_ended(self._joined.kernel_id)
+        why = f"It {how}." if how else self._record.lost or str(error)
         return KernelGoneError(
-            f"The kernel {what}, which this session has joined, has ended, so nothing was run: {error} Join the one "
+            f"The kernel {what}, which this session has joined, has ended, so nothing was run: {why} Join the one "
             "that runs now, or open a session with a kernel of its own."
         )
 

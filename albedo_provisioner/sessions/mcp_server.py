@@ -166,6 +166,8 @@ def shown(result: Result) -> CallToolResult:
             lines.append(plain(text).rstrip("\n"))
     if result.value is not None:
         lines.append(f"[value] {result.value}")
+    if result.next_input is not None:
+        lines.append(f"[next input]\n{result.next_input.rstrip()}")
     if result.traceback:
         lines.append(f"[{result.status}]\n{result.traceback}")
     elif result.status != "ok":

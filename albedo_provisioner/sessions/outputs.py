@@ -41,7 +41,7 @@ class Limits:
         stdout: characters of stdout.
         stderr: characters of stderr; also of an error's message, and of its traceback, which have 1,000 in any case.
         displays: bytes of displays and values together, as they are in JSON: what is more is left out of `outputs`, and
-            a line there says so. Also characters of `value`.
+            a line there says so. Also characters of `value`, and of `next_input`.
     """
 
     stdout: int = 200_000
@@ -56,6 +56,15 @@ class Limits:
         """
         for name, value in vars(self).items():
             check_count(f"{name} of Limits", value, 0)
+
+    def to_json(self) -> str:
+        """Return them as text for a record; empty where nothing differs from what is usual, which costs nothing."""
+        return "" if self == Limits() else json.dumps([int(value) for value in vars(self).values()])
+
+    @classmethod
+    def from_json(cls, text: str | None) -> Limits:
+        """Return those that `to_json` made a text of; the usual ones where an earlier version noted none."""
+        return cls(*json.loads(text)) if text else cls()
 
 
 def plain(text: str) -> str:
@@ -88,6 +97,7 @@ class Outputs:
         self._value: ClippedText | None = None
         self._error: ClippedText | None = None
         self._traceback: ClippedText | None = None
+        self._next_input: ClippedText | None = None
         self._colored = ""
         self._entries: list[Output | ClippedText] = []
         self._streams: list[tuple[str, ClippedText]] = []
@@ -100,9 +110,11 @@ class Outputs:
     def take(self, msg_type: str, content: dict[str, Any]) -> None:
         """Take a message of the cell, the reply included; those that are no output are passed over."""
         if msg_type == "execute_reply":
-            for page in content.get("payload") or []:  # as of `print?`: a notebook shows it in a pager
+            for page in content.get("payload") or []:  # as of `print?`, which a notebook shows in a pager
                 if page.get("source") == "page":
                     self.take("display_data", {"data": page.get("data")})
+                elif page.get("source") == "set_next_input":
+                    self._next_input = self._clipped("next_input", str(page.get("text", "")), self._limits.displays)
         elif msg_type == "clear_output":
             self._clear_at_next = bool(content.get("wait"))
             if not self._clear_at_next:
@@ -126,7 +138,7 @@ class Outputs:
 
     def result(self, status: str, cell_id: str, report: KernelReport) -> Result:
         """Return them as a cell's result."""
-        value, error, traceback = self._value, self._error, self._traceback
+        value, error, traceback, following = self._value, self._error, self._traceback, self._next_input
         return Result(
             status=status,
             stdout=self.texts["stdout"].text,
@@ -143,6 +155,8 @@ class Outputs:
             value_clipped=value is not None and value.clipped,
             error_clipped=error is not None and error.clipped,
             traceback_clipped=traceback is not None and traceback.clipped,
+            next_input=following.text if following else None,
+            next_input_clipped=following is not None and following.clipped,
             folder=str(self._folder),
             file=self._name,
         )
@@ -150,7 +164,15 @@ class Outputs:
     def remarks(self) -> list[str]:
         """Return what the user should know of them: what a result does not carry, and that `told` failed."""
         found = []
-        for name, text in (("value", self._value), ("error", self._error), ("traceback", self._traceback)):
+        if self._next_input is not None:
+            found.append("`next_input` has what the code would put into the next cell; it was not run.")
+        texts = {
+            "value": self._value,
+            "error": self._error,
+            "traceback": self._traceback,
+            "next_input": self._next_input,
+        }
+        for name, text in texts.items():
             if text is not None and text.clipped:
                 rest = (
                     f"full_{name}() has all of it for a week" if text.problem is None else f"the rest: {text.problem}"

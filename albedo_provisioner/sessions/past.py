@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ..errors import AlbedoError, KernelGoneError
 from ..kernels.journal import JournalCell, NoCell, await_cell
-from .outputs import Limits, Outputs
+from .outputs import Outputs
 from .records import DONE, CellRecord, SessionRecord, SessionRecords
 from .results import LOST, KernelReport, Result, is_interrupt, status_of
+from .telling import tell_loss
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
@@ -49,7 +50,7 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     if isinstance(found, NoCell):
         report.note = _why_not_there(found)
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
-    outputs = Outputs(Limits(), folder, cell.msg_id)  # those of the call that asked for it are not on record
+    outputs, notes = Outputs(cell.limits, folder, cell.msg_id), list[str]()
     reply = {}
     for message in found.messages:
         if message.msg_type == "execute_reply":
@@ -62,10 +63,14 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     report.execution_count = reply.get("execution_count") or None
     if found.dropped:
         report.note = f"{found.dropped} messages out of the middle of its output were more than the journal keeps."
+    if session.lost is not None and cell.result is None and cell.kernel_id == session.kernel_id:
+        # It was the first one after that, and its process ended before it could tell anybody.
+        report.reused = False
+        tell_loss(session.lost, report, notes)
     if found.state == "ended":
         report.note = "The kernel ended while the code ran."
         report.state_lost = True
-    report.note = " ".join(filter(None, [report.note, *outputs.remarks()])) or None
+    report.note = " ".join(filter(None, [*notes, report.note, *outputs.remarks()])) or None
     status = status_of(reply) if found.state == "done" else LOST
     if cell.result is not None and is_interrupt(reply):
         status = str(cell.result["status"])  # its call had ended before, and that is why it was interrupted

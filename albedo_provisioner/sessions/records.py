@@ -20,6 +20,7 @@ from ..errors import AlbedoError
 from ..home import albedo_home
 from ..kernels.records import process_ended, this_process
 from ..location import Location
+from .outputs import Limits
 from .results import Result
 
 RUNNING, DONE = "running", "done"
@@ -48,7 +49,8 @@ CREATE TABLE IF NOT EXISTS cells (
     state TEXT NOT NULL,
     asked REAL NOT NULL,
     result TEXT,
-    name TEXT
+    name TEXT,
+    limits TEXT
 ) STRICT;
 CREATE TABLE IF NOT EXISTS joined (
     session_id TEXT PRIMARY KEY,
@@ -149,6 +151,7 @@ class CellRecord:
         result: what came of it, see `Result.to_dict`; None while its call is under way. Where the call ended before the
             code, what it was told.
         msg_id: the id of its request to the kernel.
+        limits: how much output its result carries, as its call said.
     """
 
     cell_id: str
@@ -159,6 +162,7 @@ class CellRecord:
     asked: float
     result: dict[str, Any] | None = None
     msg_id: str = ""
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True)
@@ -235,13 +239,15 @@ class SessionRecords:
 
     def _bring_up_to_date(self) -> None:
         """Give a file of an earlier version what it lacks. There the id that a caller had made up was the request's."""
-        if not self._names_cells():
+        if self._lacking():
             with self._at_once():
-                if not self._names_cells():  # nor has another process done it meanwhile
-                    self._database.execute("ALTER TABLE cells ADD COLUMN name TEXT")
+                for column in self._lacking():  # another process may have done it meanwhile
+                    self._database.execute(f"ALTER TABLE cells ADD COLUMN {column} TEXT")
 
-    def _names_cells(self) -> bool:
-        return any(row[1] == "name" for row in self._database.execute("PRAGMA table_info(cells)"))
+    def _lacking(self) -> list[str]:
+        """Return the columns that came later, and are not there."""
+        there = {row[1] for row in self._database.execute("PRAGMA table_info(cells)")}
+        return [column for column in ("name", "limits") if column not in there]
 
     def sweep_outputs(self) -> None:
         """Remove texts of results that were kept for long enough."""
@@ -319,16 +325,16 @@ class SessionRecords:
     # -- cells -----------------------------------------------------------------------------------------------
 
     @_telling
-    def begin(self, cell: CellName, session_id: str, kernel_id: str | None, code: str) -> None:
+    def begin(self, cell: CellName, session_id: str, kernel_id: str | None, code: str, limits: Limits) -> None:
         """Note that a cell of a session is about to be run, or that it goes to another kernel than was noted first.
 
         The oldest of too many are forgotten, now and then.
         """
         name = None if cell.cell_id == cell.msg_id else cell.cell_id
         self._database.execute(
-            "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked, name) VALUES (?, ?, ?, ?, ?, ?, ?) "
-            "ON CONFLICT (cell_id) DO UPDATE SET kernel_id = excluded.kernel_id",
-            (cell.msg_id, session_id, kernel_id, code, RUNNING, time.time(), name),
+            "INSERT INTO cells (cell_id, session_id, kernel_id, code, state, asked, name, limits) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (cell_id) DO UPDATE SET kernel_id = excluded.kernel_id",
+            (cell.msg_id, session_id, kernel_id, code, RUNNING, time.time(), name, limits.to_json()),
         )
         if random.randrange(_FORGET_EVERY) == 0:  # not every so many rows: sessions may take turns
             self._database.execute(
@@ -396,7 +402,7 @@ _SESSIONS = (
     "SELECT sessions.*, (SELECT asked FROM cells WHERE cells.session_id = sessions.session_id ORDER BY number DESC "
     "LIMIT 1), joined.kernel_id, notebook, joined.process FROM sessions LEFT JOIN joined USING (session_id)"
 )
-_COLUMNS = "cell_id, session_id, kernel_id, code, state, asked, result, name"
+_COLUMNS = "cell_id, session_id, kernel_id, code, state, asked, result, name, limits"
 
 
 def _session(row: tuple[Any, ...]) -> SessionRecord:
@@ -442,6 +448,8 @@ def _joined(kernel_id: str | None, notebook: str | None, process: str | None) ->
 
 
 def _cell(row: tuple[Any, ...]) -> CellRecord:
-    msg_id, session_id, kernel_id, code, state, asked, result, name = row
+    msg_id, session_id, kernel_id, code, state, asked, result, name, limits = row
     found = None if result is None else json.loads(result)
-    return CellRecord(name or msg_id, session_id, kernel_id, code, state, asked, found, msg_id)
+    return CellRecord(
+        name or msg_id, session_id, kernel_id, code, state, asked, found, msg_id, Limits.from_json(limits)
+    )

@@ -244,7 +244,8 @@ class Registry:
     async def _end_left(self, record: SessionRecord) -> None:
         self.records.remove(record.session_id)
         if record.kernel_id is not None and record.joined is None:
-            await end_by_record(record.kernel_id)
+            how = f"was ended when process {os.getpid()} closed all sessions of the owner {record.owner!r}"
+            await end_by_record(record.kernel_id, how)
 
     async def close(self, patience: float | None = None) -> None:
         """Close all sessions that are open here.

@@ -63,6 +63,9 @@ class Result:
         value_clipped: whether `value` is cut; `full_value()` has all of it for a while.
         error_clipped: the same of `error`.
         traceback_clipped: the same of `traceback`.
+        next_input: the text that the code would have a notebook put into the next cell, as `%load` and `%recall` do; it
+            was not run. None when there is none. Cut in the middle beyond the limit for displays.
+        next_input_clipped: whether it is cut; `full_next_input()` has all of it for a while.
     """
 
     status: str
@@ -82,6 +85,8 @@ class Result:
     value_clipped: bool = False
     error_clipped: bool = False
     traceback_clipped: bool = False
+    next_input: str | None = None
+    next_input_clipped: bool = False
     folder: str = ""
     """Where the whole texts are, if they are anywhere."""
     file: str = ""
@@ -120,6 +125,10 @@ class Result:
     def full_traceback(self) -> str | None:
         """Return all of the traceback, without colours; see `full_stdout`."""
         return None if self.traceback is None else self._full("traceback", self.traceback, self.traceback_clipped)
+
+    def full_next_input(self) -> str | None:
+        """Return all of `next_input`; see `full_stdout`."""
+        return None if self.next_input is None else self._full("next_input", self.next_input, self.next_input_clipped)
 
     def _full(self, name: str, text: str, clipped: bool) -> str:
         if not clipped:

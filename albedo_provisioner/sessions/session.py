@@ -67,6 +67,7 @@ class SessionCore:
             TOOL: lambda call: self.tools.answer(call),
             MEMORY: memory_of(lambda: record.location, registry.home),
         }
+        self._unheard: set[str] = set()  # ids of cells under way whose callers were cancelled
         self._outlived: set[str] = set()  # ids of cells whose calls have ended, and whose code runs on
         self._past = PastCells(
             registry.records, record, lambda cell: cell in self._calls or cell in self._outlived, self._serve_cell
@@ -167,6 +168,8 @@ class SessionCore:
         except asyncio.CancelledError:
             if work.cancelled():
                 self._must_be_open()
+            if not work.done():
+                self._unheard.add(cell_id)
             if self._cell.running is not None and self._cell.running.msg_id == cell.msg_id:
                 in_background(self._cell.give_way())
             elif self._alone is None or self._alone.cell_id != cell_id or not self._alone.interrupt():
@@ -184,6 +187,7 @@ class SessionCore:
 
     def _call_done(self, cell_id: str, work: asyncio.Task[Result]) -> None:
         del self._calls[cell_id]
+        self._unheard.discard(cell_id)
         if not work.cancelled() and (error := work.exception()) is not None:
             log.debug("%s: %s", self.record.session_id, error)
 
@@ -216,6 +220,9 @@ class SessionCore:
             result = await self._run(call, cell, report, notes)
             if result is not None:
                 return result
+            if self._cell.was_interrupted(cell.msg_id):  # nobody wants it to begin on another kernel
+                self._cell.forget(cell.msg_id)
+                return self._never_begun(call, cell, report, notes)
         raise AlbedoError(f"Three kernels in a row ended on {self._host} before they ran the code: {self.record.lost}")
 
     async def link(self) -> None:
@@ -261,7 +268,7 @@ class SessionCore:
     def _never_begun(self, call: Call, cell: CellName, report: KernelReport, notes: list[str]) -> Result:
         """Return what comes of a call that was interrupted before its code could begin."""
         records = self._registry.records
-        records.begin(cell, self.record.session_id, None, call.code)
+        records.begin(cell, self.record.session_id, None, call.code, call.limits)
         report.reused, report.ended = False, not self.has_kernel
         report.note = " ".join([*notes, "The call was interrupted before the code could begin, and it was not run."])
         result = Outputs(call.limits, records.outputs, cell.msg_id).result(INTERRUPTED, cell.cell_id, report)
@@ -312,7 +319,7 @@ class SessionCore:
         """
         log.warning("%s runs code without a kernel: %s", self.record.session_id, error)
         records = self._registry.records
-        records.begin(cell, self.record.session_id, None, call.code)
+        records.begin(cell, self.record.session_id, None, call.code, call.limits)
         outputs = Outputs(call.limits, records.outputs, cell.msg_id, call.told)
         alone = self._alone = RunAlone(self.record, call.code, call.timeout, outputs, cell.cell_id)
         try:
@@ -320,7 +327,9 @@ class SessionCore:
         except AlbedoError as second:
             records.withdraw(cell.msg_id)
             raise KernelStartError(
-                error.host, f"{error} Nor could the code be run without a kernel: {second}", error.detail
+                error.host,
+                f"{str(error).rstrip('.')}. Nor could the code be run without a kernel: {second}",
+                error.detail,
             ) from error
         except asyncio.CancelledError:
             if not alone.begun:
@@ -336,7 +345,10 @@ class SessionCore:
         if self.tools.names and alone.begun:
             notes.append("It could call no tools.")
         notes += outputs.remarks()
-        report.note = " ".join([*notes, *self._telling.of_links()])
+        if cell.cell_id not in self._unheard:
+            notes += self._telling.of_links()
+            self._telling.told()
+        report.note = " ".join(notes)
         result.duration = time.monotonic() - alone.since
         self._finish(cell, result)
         return result
@@ -349,7 +361,7 @@ class SessionCore:
         assert kernel is not None
         assert console is not None
         outputs = Outputs(call.limits, records.outputs, cell.msg_id, call.told)
-        records.begin(cell, self.record.session_id, kernel.kernel_id, call.code)
+        records.begin(cell, self.record.session_id, kernel.kernel_id, call.code, call.limits)
         before = kernel.connections - (kernel.away is None)  # connections that cannot have carried it
         began = time.monotonic()
         grant = self.tools.grant(cell.msg_id, call.tools, call.max_tool_calls, call.loop)
@@ -440,11 +452,16 @@ class SessionCore:
         report.execution_count = reply.get("execution_count") or None
         if not self.has_kernel:
             self._telling.of_end(report, notes, self._held.last_words)
-        notes += self._telling.of_late_output()
+        heard = cell.cell_id not in self._unheard  # else what there is to tell is for the next one
+        if heard:
+            notes += self._telling.of_late_output()
         if self.closed:
             notes.append("The session was closed meanwhile.")
         notes += outputs.remarks()
-        report.note = " ".join([*notes, *self._telling.of_jobs(self._held.kernel), *self._telling.of_links()]) or None
+        if heard:
+            notes += [*self._telling.of_jobs(self._held.kernel), *self._telling.of_links()]
+            self._telling.told()
+        report.note = " ".join(notes) or None
         return outputs.result(status, cell.cell_id, report)
 
     # -- acting on it ----------------------------------------------------------------------------------------

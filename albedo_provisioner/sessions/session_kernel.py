@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import os
 import uuid
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -16,7 +17,7 @@ from ..errors import AlbedoError, KernelGoneError, LinkAwayError, SignInError
 from ..hosts.reachability import Reachability
 from ..kernels.calls import Handler
 from ..kernels.console import Console, Heard
-from ..kernels.endings import end_by_record, end_on_host, in_background
+from ..kernels.endings import end_by_record, end_on_host, in_background, who_ended
 from ..kernels.records import KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
@@ -97,7 +98,8 @@ class SessionKernel:
             return
         known = KernelRecords().get(kernel_id)
         if known is None:
-            self.lose("its kernel is gone")
+            how = who_ended(kernel_id)
+            self.lose(f"The kernel {how}" if how else "its kernel is gone")
             return
         request = KernelRequest.from_dict(known.request)
 
@@ -218,7 +220,7 @@ class SessionKernel:
         if kernel is not None:
             await kernel.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
         elif kernel_id is not None:
-            await end_by_record(kernel_id)
+            await end_by_record(kernel_id, f"was ended by process {os.getpid()}, whose session it was")
 
     async def leave(self) -> None:
         """Let go of it as it is, for another process to take up."""

@@ -23,6 +23,16 @@ _MOST_LATE = 2000
 """Characters of what threads of earlier cells print that are kept for the next result."""
 
 
+def tell_loss(lost: str | None, report: KernelReport, notes: list[str]) -> None:
+    """Put into a report that the state of earlier calls is gone, and why; None when it is not."""
+    if lost == RESET:
+        report.state_reset = True
+        notes.append("The session was reset, so the state of earlier calls is gone.")
+    elif lost is not None:
+        report.state_lost = True
+        notes.append(f"The state of earlier calls was lost: {lost}")
+
+
 class Telling:
     """What is still to be told to a session's callers, each thing once.
 
@@ -42,13 +52,13 @@ class Telling:
             self._late.append(str(content.get("text", ""))[:_MOST_LATE])
 
     def of_loss(self, report: KernelReport, notes: list[str]) -> None:
-        """Put into a report that the state of earlier calls is gone, if that has not been told yet."""
-        if self._record.lost == RESET:
-            report.state_reset = True
-            notes.append("The session was reset, so the state of earlier calls is gone.")
-        elif self._record.lost is not None:
-            report.state_lost = True
-            notes.append(f"The state of earlier calls was lost: {self._record.lost}")
+        """Put into a report that the state of earlier calls is gone, if that has not been told yet; see `told`."""
+        tell_loss(self._record.lost, report, notes)
+
+    def told(self) -> None:
+        """Take note that somebody gets the report. Until then the loss stays on record: a caller may be cancelled, and
+        its whole process killed, and whoever comes next would take the state for kept.
+        """
         self._record.lost = None
 
     def of_end(self, report: KernelReport, notes: list[str], last_words: str) -> None:
@@ -62,8 +72,7 @@ class Telling:
         report.ended = True
         if self._record.lost == RESET:
             self.of_loss(report, notes)
-        report.state_lost = report.state_lost or self._record.lost is not None
-        self._record.lost = None  # told now, and with it what else was to be told
+        report.state_lost = report.state_lost or self._record.lost not in (None, RESET)
         notes += [last_words.strip()] * bool(last_words)
 
     def of_late_output(self) -> list[str]:

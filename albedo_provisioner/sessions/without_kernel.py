@@ -146,7 +146,7 @@ class RunAlone:
             self._outputs.take("execute_result", content)
         if done["timed_out"]:
             self.notes.append(f"The code ran for more than {self._timeout or 0:g} s and was interrupted{_after(done)}.")
-        elif done["interrupted"] and done["killed"]:
+        elif done["interrupted"] and (done["killed"] or outcome is None):
             self.notes.append(f"The code was interrupted{_after(done)}.")
         elif outcome is None:
             host = self._session.location.host or "this machine"

@@ -191,7 +191,7 @@ class TestEndedBySomebody:
             said = await asyncio.to_thread(albedo, "stop", kernel.manager.provisioner.kernel_id[:8])  # type: ignore[union-attr]
             assert "Ended" in said
             await cell.done()
-            assert "was ended by a client: jupyter albedo, process " in words_of(cell)
+            assert "was ended by a client: jupyter albedo stop, process " in words_of(cell)
 
     async def test_a_keeper_that_is_told_to_end(self, embedded_host: Embedded) -> None:
         """K5."""

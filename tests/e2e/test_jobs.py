@@ -143,8 +143,10 @@ class TestHandles:
     ) -> None:
         session = sessions.open(embedded_host.location())
         code = (
-            "source = run('sh', '-c', 'sleep 0.2; yes | head -c 40000000', keep=1 << 20)\n"
-            "slow = source.pipe('sh', '-c', 'sleep 1; wc -c')\nsource.wait(), slow.wait(), slow.output"
+            "import os\nos.mkfifo('go')\n"  # it says nothing before its output is taken
+            "source = run('sh', '-c', 'cat go; yes | head -c 40000000', keep=1 << 20)\n"
+            "slow = source.pipe('sh', '-c', 'sleep 1; wc -c')\nopen('go', 'w').close()\n"
+            "source.wait(), slow.wait(), slow.output"
         )
         assert value(session, code) == (0, 0, "40000000\n")
         refused = session.execute("source.pipe('wc', '-c')")

@@ -74,6 +74,25 @@ class TestOutputs:
         assert (after.value, after.kernel.note, after.kernel.reused) == ("41", None, True)
         assert kernel.connections == 1  # the link took no notice
 
+    def test_text_for_the_next_cell_is_in_the_result_and_not_run(
+        self, embedded_host: Embedded, sessions: Sessions
+    ) -> None:
+        text = "ran = True\n" * 200
+        embedded_host.write("more.py", text)
+        session = sessions.open(embedded_host.location())
+        result = session.execute("%load more.py", cell_id="load", limits=Limits(displays=100))
+        assert result.next_input is not None
+        assert (result.status, result.next_input_clipped, len(result.next_input) < 150) == ("ok", True, True)
+        assert text in str(result.full_next_input())
+        assert "it was not run" in str(result.kernel.note)
+        again = session.cell("load")
+        assert again.to_dict()["next_input"] == result.next_input
+        assert again.full_next_input() == result.full_next_input()
+        assert session.execute("'ran' in globals()").value == "False"
+        recalled = session.execute("%recall 2")
+        assert (recalled.next_input, recalled.next_input_clipped) == ("'ran' in globals()", False)
+        assert session.execute("1").next_input is None
+
     def test_a_listener_on_the_link_that_fails_costs_that_message_alone(
         self, embedded_host: Embedded, sessions: Sessions, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -365,14 +384,14 @@ class TestCellIds:
             assert other.execute("42", cell_id="turn-1").value == "42"
 
 
-def test_a_long_result_of_a_killed_process_is_cut_as_any_other(embedded_host: Embedded, sessions: Sessions) -> None:
+def test_a_long_result_of_a_killed_process_is_cut_as_its_call_said(embedded_host: Embedded, sessions: Sessions) -> None:
     """L3, S9."""
     program = (
-        "import sys\nfrom albedo_provisioner import Sessions\nsession = Sessions().open(sys.argv[1])\n"
-        "print(session.id, flush=True)\n"
+        "import sys\nfrom albedo_provisioner import Limits, Sessions\nsession = Sessions().open(sys.argv[1])\n"
+        "print(session.id, flush=True)\nlimits = Limits(stdout=5000, displays=1000)\n"
         "code = 'import time\\nprint(0, flush=True)\\ntime.sleep(1)\\nfor _ in range(19000): print(\"x\" * 99)\\n'\n"
         "code += 'len?'\n"
-        "session.execute(code, cell_id='long', on_output=lambda _: print('begun', flush=True))"
+        "session.execute(code, cell_id='long', limits=limits, on_output=lambda _: print('begun', flush=True))"
     )
     with subprocess.Popen(
         [sys.executable, "-c", program, embedded_host.location()], stdout=subprocess.PIPE, text=True
@@ -384,6 +403,7 @@ def test_a_long_result_of_a_killed_process_is_cut_as_any_other(embedded_host: Em
     session = sessions.resume(session_id)
     for result in (session.cell("long"), session.cell("long")):  # found out, and from the record
         assert (result.status, result.stdout_clipped) == ("ok", True)
-        assert len(result.stdout) < Limits().stdout + 100
+        assert len(result.stdout) < 5100
         assert result.full_stdout() == "0\n" + ("x" * 99 + "\n") * 19000
         assert "Return the number of items" in result.outputs[-1]["data"]["text/plain"]
+    assert [cell.limits for cell in session.cells()] == [Limits(stdout=5000, displays=1000)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,12 +15,6 @@ from procs import wait_until
 from albedo_provisioner import AsyncSessions, Limits, Session, Sessions
 from albedo_provisioner.errors import KernelStartError
 from albedo_provisioner.sessions import without_kernel
-
-
-@pytest.fixture
-async def async_sessions() -> AsyncIterator[AsyncSessions]:
-    async with AsyncSessions() as made:
-        yield made
 
 
 def broken(host: Host) -> dict[str, str]:

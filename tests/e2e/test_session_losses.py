@@ -1,0 +1,126 @@
+"""What a session tells of a kernel that is gone: who ended it, and that it is told to somebody who hears it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from crash import albedo
+from faces import Embedded
+from kernels import eventually, under_way, until_status
+
+from albedo_provisioner import AsyncSessions, Sessions
+from albedo_provisioner.errors import AlbedoError
+
+
+def run_elsewhere(code: str) -> None:
+    """Run code in another process of this machine."""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class TestWhoEndedIt:
+    async def test_is_told_of_one_that_was_stopped_from_a_terminal(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions
+    ) -> None:
+        """S4: whatever the session was at, and also when it hears of it late."""
+        session = await async_sessions.open(embedded_host.location())
+
+        async def stop() -> None:
+            kernel_id = (await session.status())["kernel_id"]
+            assert "Ended" in await asyncio.to_thread(albedo, "stop", kernel_id)
+
+        await session.execute("x = 41")
+        await stop()
+        result = await session.execute("'x' in globals()")
+        assert (result.value, result.kernel.state_lost) == ("False", True)
+        assert "was ended by a client: jupyter albedo stop, process " in str(result.kernel.note)
+        call = asyncio.create_task(session.execute("import time\ntime.sleep(600)"))
+        await under_way(session)
+        await stop()
+        result = await call
+        assert (result.status, result.kernel.state_lost) == ("lost", True)
+        assert "jupyter albedo stop" in str(result.kernel.note)
+        await session.execute("x = 41")
+        embedded_host.freeze()  # so that this process is told nothing
+        await stop()
+        embedded_host.cut()
+        await until_status(session, "link", "ended")
+        result = await session.execute("'x' in globals()")
+        assert (result.value, result.kernel.state_lost) == ("False", True)
+        assert "`jupyter albedo stop`" in str(result.kernel.note)
+
+    @pytest.mark.parametrize("how", ["stopped", "closed"])
+    async def test_is_told_of_one_that_nobody_was_linked_to_and_to_its_guests(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions, how: str
+    ) -> None:
+        first = AsyncSessions()
+        session = await first.open(embedded_host.location(), "conv-1")
+        await session.execute("x = 41")
+        kernel_id = (await session.status())["kernel_id"]
+        await first.leave()
+        if how == "stopped":
+            await asyncio.to_thread(albedo, "stop", kernel_id)
+            session = await async_sessions.resume(session.id)
+            result = await session.execute("'x' in globals()")
+            assert (result.value, result.kernel.state_lost) == ("False", True)
+            assert "The kernel was ended with `jupyter albedo stop` (process " in str(result.kernel.note)
+            return
+        guest = await async_sessions.join(kernel_id)
+        await guest.execute("x")
+        close = "from albedo_provisioner import Sessions\nwith Sessions() as s: assert s.close_owner('conv-1') == 1"
+        await asyncio.to_thread(run_elsewhere, close)
+        await until_status(guest, "link", "ended")
+        with pytest.raises(AlbedoError, match="closed all sessions of the owner 'conv-1'"):
+            await guest.execute("x")
+
+
+class TestALossThatNobodyWasTold:
+    async def test_as_the_caller_was_cancelled_is_told_to_the_next_one(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions
+    ) -> None:
+        """S4."""
+        session = await async_sessions.open(embedded_host.location())
+        await session.execute("x = 41")
+        pid = (await session.status())["process"]["pid"]
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: session._core._held.kernel.poll() is not None)  # type: ignore[union-attr]
+        call = asyncio.create_task(session.execute("import time\ntime.sleep(600)", cell_id="c"))
+        await under_way(session)
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        result = await session.execute("'x' in globals()")
+        assert (result.value, result.kernel.state_lost, result.kernel.reused) == ("False", True, False)
+        assert "SIGKILL" in str(result.kernel.note)
+        result = await session.execute("1")
+        assert (result.kernel.state_lost, result.kernel.reused, result.kernel.note) == (False, True, None)
+
+    def test_as_its_process_was_killed_is_told_by_the_next_one(self, embedded_host: Embedded) -> None:
+        """L3, S4."""
+        code = (
+            "import sys\nfrom albedo_provisioner import Sessions\nsession = Sessions().open(sys.argv[1])\n"
+            "session.execute('x = 41')\nstatus = session.status()\n"
+            "print(session.id, status['process']['pid'], flush=True)\n"
+            "while session.status()['process']['state'] != 'exited': pass\n"
+            "code = 'print(1, flush=True)\\nimport time\\ntime.sleep(1)\\n7'\n"
+            "session.execute(code, cell_id='c', on_output=lambda _: print('begun', flush=True))"
+        )
+        with subprocess.Popen(
+            [sys.executable, "-c", code, embedded_host.location()], stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            session_id, pid = process.stdout.readline().split()
+            os.kill(int(pid), signal.SIGKILL)
+            assert process.stdout.readline() == "begun\n"
+            process.kill()
+        with Sessions() as sessions:
+            session = sessions.resume(session_id)
+            result = session.cell("c")
+            assert (result.value, result.kernel.state_lost, result.kernel.reused) == ("7", True, False)
+            assert "SIGKILL" in str(result.kernel.note)
+            result = session.execute("'x' in globals()")
+            assert (result.value, result.kernel.state_lost, result.kernel.reused) == ("False", True, False)
+            assert session.execute("1").kernel.state_lost is False
