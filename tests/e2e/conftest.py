@@ -11,11 +11,14 @@ skipped with the reason, and fail when CI is set.
 
 from __future__ import annotations
 
+import compileall
 import fcntl
+import io
 import itertools
 import os
 import shutil
 import subprocess
+import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
@@ -28,14 +31,15 @@ from account_python import NoPythonError, account_python, cache_directory
 from bare import Bare, bare, facts_of
 from door import Door
 from faces import Embedded, Host, Local, Real, embedded, own_python, real
+from forked_host import ForkedHost, prepare
 from notebook_server import NotebookServer
 from sshd import SYSTEM_TEMP, Account, Accounts, NoSshdError, SshServer, reserve_accounts
 
 from albedo_provisioner import AsyncSessions, Sessions
 from albedo_provisioner.demo.profiles import write_profiles
-from albedo_provisioner.demo.server import EmbeddedHost
 from albedo_provisioner.hosts import asking, io_thread
 from albedo_provisioner.hosts.host_python import HostPython
+from albedo_provisioner.hosts.staging import bundle
 from albedo_provisioner.hosts.wheels import wheel_set
 
 # Hosts never share a name, so that what one test learnt about its host is not believed by the next.
@@ -173,16 +177,51 @@ async def async_sessions() -> AsyncIterator[AsyncSessions]:
 # Hosts
 
 
+@pytest.fixture(scope="session")
+def compiled_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a directory with what we put on a host, compiled."""
+    folder = tmp_path_factory.mktemp("bundle")
+    with tarfile.open(fileobj=io.BytesIO(bundle().archive)) as archive:
+        archive.extractall(folder, filter="data")
+    compileall.compile_dir(folder, quiet=2)
+    for path in folder.rglob("*"):
+        path.chmod(0o700 if path.is_dir() else 0o600)
+    return folder
+
+
 @pytest.fixture
-def new_embedded_host(workspace: Workspace) -> Iterator[Callable[..., Embedded]]:
+def visited(request: pytest.FixtureRequest, compiled_bundle: Path) -> Callable[[Host], None]:
+    """Return what makes a fresh host one that we have been on before, unless the test is about a first visit.
+
+    To send our files to a host and to compile them is a good part of the work of a short test.
+    """
+    if request.node.get_closest_marker("first_visit"):
+        return lambda host: None
+    return lambda host: host.have_been_visited(compiled_bundle)
+
+
+@pytest.fixture(scope="session")
+def forks() -> None:
+    """Have embedded hosts start at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(SYSTEM_TEMP))
+        kept = prepare()
+    leaks.kept.insert(0, lambda: kept)
+
+
+@pytest.fixture
+def new_embedded_host(
+    workspace: Workspace, visited: Callable[[Host], None], forks: None
+) -> Iterator[Callable[..., Embedded]]:
     """Return a function that makes one more embedded host; it takes what `EmbeddedHost` takes."""
     made: list[Embedded] = []
 
     def make(alias: str | None = None, **options: Any) -> Embedded:
-        server = EmbeddedHost(alias or f"box{next(_numbers)}", parent=SYSTEM_TEMP, **options)
-        leaks.kept.append(lambda: server.pid)
+        server = ForkedHost(alias or f"box{next(_numbers)}", parent=SYSTEM_TEMP, **options)
+        leaks.kept.append(lambda: [server.pid])
         workspace.add_to_ssh_config(server.ssh_config.read_text())
         host = embedded(server, workspace.ssh_config)
+        visited(host)
         made.append(host)
         return host
 
@@ -231,15 +270,21 @@ def sshd_server(accounts: Accounts) -> Iterator[SshServer]:
         server = SshServer(accounts)
     except NoSshdError as error:
         unavailable(str(error))
-    leaks.kept.insert(0, lambda: server.pid)
+    leaks.kept.insert(0, lambda: [server.pid] if server.pid else [])
     yield server
     server.close()
 
 
 @pytest.fixture
-def sshd_host(workspace: Workspace, accounts: Accounts, sshd_server: SshServer, sshd_python: Path) -> Iterator[Real]:
+def sshd_host(
+    workspace: Workspace,
+    accounts: Accounts,
+    sshd_server: SshServer,
+    sshd_python: Path,
+    visited: Callable[[Host], None],
+) -> Iterator[Real]:
     """Return ann's account on a real sshd."""
-    yield from _account_host("ann", accounts.ann, workspace, sshd_server, sshd_python)
+    yield from _account_host("ann", accounts.ann, workspace, sshd_server, sshd_python, visited)
 
 
 @pytest.fixture
@@ -307,29 +352,42 @@ async def door(workspace: Workspace, sshd_host: Real) -> AsyncIterator[Door]:
 
 @pytest.fixture
 def other_sshd_host(
-    workspace: Workspace, accounts: Accounts, sshd_server: SshServer, sshd_python: Path
+    workspace: Workspace,
+    accounts: Accounts,
+    sshd_server: SshServer,
+    sshd_python: Path,
+    visited: Callable[[Host], None],
 ) -> Iterator[Real]:
     """Return bob's account on the same sshd: another home, and nothing of ann's to be seen."""
-    yield from _account_host("bob", accounts.bob, workspace, sshd_server, sshd_python)
+    yield from _account_host("bob", accounts.bob, workspace, sshd_server, sshd_python, visited)
 
 
-def _account_host(name: str, account: Account, space: Workspace, server: SshServer, python: Path) -> Iterator[Real]:
+def _account_host(
+    name: str,
+    account: Account,
+    space: Workspace,
+    server: SshServer,
+    python: Path,
+    visited: Callable[[Host], None],
+) -> Iterator[Real]:
     account.reset(python.parent)
     server.restore()
     alias = f"{name}{next(_numbers)}"
     space.add_to_ssh_config(server.config_for(alias, account))
     host = real(server, account, alias, python, space.ssh_config)
+    visited(host)
     yield host
     server.thaw()
     space.check(host)
 
 
 @pytest.fixture
-def local_host(workspace: Workspace) -> Iterator[Local]:
+def local_host(workspace: Workspace, visited: Callable[[Host], None]) -> Iterator[Local]:
     """Return this machine, with a fresh home."""
     python = own_python()
     write_profiles(workspace.home, str(python.parent))
     host = Local("local", None, workspace.home, python, None, workspace.temp)
+    visited(host)
     yield host
     workspace.check(host)
 

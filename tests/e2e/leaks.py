@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import signal
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from procs import Process, everyone, send
+from procs import Process, everyone, send, wait_until
 
 # In the environment of whatever a test of this run starts, at any depth, detached or not.
 MARK = "ALBEDO_TEST_RUN"
 TOKEN = f"{os.getpid()}-{secrets.token_hex(6)}"
 
-# What the fixtures keep beyond a test or end themselves: each answers with a process id, or None when there is none.
-kept: list[Callable[[], int | None]] = []
+# What the fixtures keep beyond a test or end themselves: each answers with the ids of processes.
+kept: list[Callable[[], Iterable[int]]] = []
 
 
 def mine() -> list[Process]:
@@ -27,7 +27,7 @@ def mine() -> list[Process]:
     waits for nobody.
     """
     own = os.getpid()
-    excused = {own, *(pid() for pid in kept)}
+    excused = {own, *(pid for pids in kept for pid in pids())}
     return [
         process
         for process in everyone()
@@ -50,12 +50,15 @@ def leaked_processes(before: Iterable[Process]) -> list[Process]:
 
 def settled(findings: Callable[[], list[str]], seconds: float = 5.0) -> list[str]:
     """Return what `findings` still finds after at most that long; [] as soon as it finds nothing."""
-    deadline = time.monotonic() + seconds
-    while found := findings():
-        if time.monotonic() > deadline:
-            return found
-        time.sleep(0.02)
-    return []
+    found: list[str] = []
+
+    def nothing() -> bool:
+        found[:] = findings()
+        return not found
+
+    with contextlib.suppress(TimeoutError):
+        wait_until(nothing, seconds)
+    return found
 
 
 def kill(processes: Iterable[Process]) -> None:

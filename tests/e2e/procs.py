@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 T = TypeVar("T")
 
 
+_KERNEL_THREAD = 0x00200000
+"""Of the flags in /proc/<pid>/stat: PF_KTHREAD of the kernel's include/linux/sched.h."""
+
+
 @dataclass(frozen=True)
 class Process:
-    """One process at one moment.
+    """One process at one moment. All of it is read at that moment, and parsed when it is asked for: tests look often.
 
     Attributes:
         pid, ppid: its id and its parent's.
         uid: the real user id.
         state: the letter of /proc/<pid>/stat; "Z" is a zombie.
         started: start time in clock ticks since boot; with `pid` it names the process for good.
-        argv: the command line.
-        environ: the environment it was started with; empty when it may not be read.
         exe: the name of the running program's file; "" when it may not be read.
     """
 
@@ -33,9 +35,20 @@ class Process:
     uid: int
     state: str
     started: int
-    argv: tuple[str, ...]
-    environ: dict[str, str]
+    command_line: bytes
+    environment: bytes
     exe: str
+
+    @functools.cached_property
+    def argv(self) -> tuple[str, ...]:
+        """The command line."""
+        return tuple(part.decode(errors="replace") for part in self.command_line.split(b"\0")[:-1])
+
+    @functools.cached_property
+    def environ(self) -> dict[str, str]:
+        """The environment it was started with; empty when it may not be read."""
+        parts = (part.decode(errors="replace").partition("=") for part in self.environment.split(b"\0"))
+        return {name: value for name, found, value in parts if found}
 
     def __str__(self) -> str:
         text = " ".join(self.argv) or f"({self.exe or 'no command line'})"
@@ -49,27 +62,28 @@ class Process:
 
 
 def read(pid: int) -> Process | None:
-    """Return the process, or None if there is none (any more)."""
-    root = Path("/proc") / str(pid)
+    """Return the process, or None if there is none (any more), or it is a thread of the system's kernel."""
+    root = f"/proc/{pid}/"
     try:
         # The command name in parentheses may hold blanks and parentheses itself.
-        fields = (root / "stat").read_text().rpartition(")")[2].split()
-        uid = next(
-            int(line.split()[1]) for line in (root / "status").read_text().splitlines() if line.startswith("Uid:")
-        )
-        argv = tuple(part.decode(errors="replace") for part in (root / "cmdline").read_bytes().split(b"\0")[:-1])
-    except (OSError, IndexError, StopIteration):
+        fields = _content(root + "stat").rpartition(b")")[2].split()
+        if int(fields[6]) & _KERNEL_THREAD:
+            return None
+        uid = int(_content(root + "status").partition(b"\nUid:")[2].split(None, 1)[0])
+        command_line = _content(root + "cmdline")
+    except (OSError, IndexError):
         return None
-    environ: dict[str, str] = {}
-    exe = ""
+    environment, exe = b"", ""
     with contextlib.suppress(OSError):
-        for part in (root / "environ").read_bytes().split(b"\0"):
-            name, found, value = part.decode(errors="replace").partition("=")
-            if found:
-                environ[name] = value
+        environment = _content(root + "environ")
     with contextlib.suppress(OSError):
-        exe = os.path.basename(os.readlink(root / "exe")).removesuffix(" (deleted)")
-    return Process(pid, int(fields[1]), uid, fields[0], int(fields[19]), argv, environ, exe)
+        exe = os.path.basename(os.readlink(root + "exe")).removesuffix(" (deleted)")
+    return Process(pid, int(fields[1]), uid, fields[0].decode(), int(fields[19]), command_line, environment, exe)
+
+
+def _content(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def everyone() -> Iterator[Process]:

@@ -64,6 +64,7 @@ def stand_in(host: Host, path: str, first: str) -> Path:
 
 
 class TestAGoodHost:
+    @pytest.mark.first_visit
     def test_is_told_to_be_one_in_a_line_for_each_check(
         self, sshd_host: Real, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -310,6 +311,7 @@ class TestOpenFiles:
             assert await kernel.value(limit) == "(200, 200)"
 
 
+@pytest.mark.first_visit
 class TestAHome:
     async def test_has_to_have_as_much_room_as_doctor_says(self, bare_host: Bare) -> None:
         """With packages that are brought along, what Python compiles of them, and IPython's own files."""

@@ -45,6 +45,7 @@ def late_refuser() -> Iterator[int]:
 
 
 class TestProbe:
+    @pytest.mark.first_visit
     def test_a_host_that_is_ready_says_what_it_is(self, any_host: Host) -> None:
         """H1."""
         state = Hosts().probe(any_host.alias or ".")
@@ -187,6 +188,7 @@ class TestAnswersAreShared:
 
 
 class TestStatus:
+    @pytest.mark.first_visit
     async def test_tells_the_step_of_a_first_visit_while_it_lasts(self, embedded_host: Embedded) -> None:
         """K2."""
         embedded_host.server.behave(auth_delay=0.3, latency=0.05)

@@ -201,6 +201,7 @@ class TestWhatIsLeft:
         assert [path for path in files_below(workspace.runtime_dir) if not path.endswith(".json")] == []
         assert files_below(workspace.temp) == []
 
+    @pytest.mark.first_visit
     async def test_a_second_kernel_finds_the_bundle_there(self, embedded_host: Embedded) -> None:
         """K8, K2."""
         async with started(embedded_host.location()):

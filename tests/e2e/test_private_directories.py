@@ -41,6 +41,7 @@ def plant(host: Real, directory: Path, name: str) -> Path:
     return mark
 
 
+@pytest.mark.first_visit
 class TestOnAHost:
     async def test_what_others_could_change_is_not_run_but_put_there_afresh(self, sshd_host: Real) -> None:
         """The examination does not run it either, and a kernel that runs meanwhile goes on."""

@@ -141,6 +141,7 @@ class TestProfiles:
 
 
 class TestSteps:
+    @pytest.mark.first_visit
     async def test_a_first_visit_tells_each_step_while_it_lasts(
         self, embedded_host: Embedded, caplog: pytest.LogCaptureFixture
     ) -> None:

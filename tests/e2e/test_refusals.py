@@ -260,6 +260,7 @@ class TestTheFolder:
         assert "no-such-user" in str(caught.value)
 
 
+@pytest.mark.first_visit
 class TestOurFiles:
     async def test_find_a_home_that_may_not_be_written(self, sshd_host: Real) -> None:
         sshd_host.make_folder("proj")

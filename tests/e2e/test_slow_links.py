@@ -56,6 +56,7 @@ def slow(workspace: Workspace, sshd_host: Real) -> Iterator[Proxy]:
     proxy.close()
 
 
+@pytest.mark.first_visit
 async def test_all_that_is_large_arrives_over_the_one_connection_that_there_is(
     slow: Proxy, sshd_host: Real, impatient: None
 ) -> None:

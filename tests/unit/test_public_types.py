@@ -102,7 +102,7 @@ def public_names(kind: type) -> list[str]:
 def test_programs_of_users_are_checked_and_every_public_name_has_a_type(
     tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    cache = request.config.rootpath / ".mypy_cache"
+    cache = os.environ.get("MYPY_CACHE_DIR") or request.config.rootpath / ".mypy_cache"
     faces = [name for name in albedo_provisioner.__all__ if isinstance(getattr(albedo_provisioner, name), type)]
     names = [(kind, name) for kind in faces for name in public_names(getattr(albedo_provisioner, kind))]
     questions = "".join(
