@@ -14,7 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 
 from ..bundle.oneshot import INTERRUPT_GRACE
-from ..errors import AlbedoError, LinkAwayError
+from ..errors import AlbedoError, KernelGoneError, LinkAwayError
 from ..kernels.console import Execution
 from ..kernels.endings import in_background
 from ..kernels.remote import RemoteKernel
@@ -150,7 +150,7 @@ class CurrentCell:
         later = f"cell({execution.name!r}) tells what came of it"
         behind = False
         try:
-            behind = await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, execution.msg_id)
+            behind = await _interrupt(kernel, execution.msg_id)
         except AlbedoError as error:
             log.info("%s: %s", self._session_id, error)
         if await finished(execution, 0 if behind else INTERRUPT_GRACE):
@@ -199,7 +199,10 @@ class CurrentCell:
         self._interrupted.add(running.msg_id)
         if kernel.withdraw(running.msg_id):
             return True
-        await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, running.msg_id)
+        try:
+            await _interrupt(kernel, running.msg_id)
+        except KernelGoneError:
+            return False  # nothing runs there any more; what became of the cell, its own result says
         return True
 
     def was_interrupted(self, msg_id: str) -> bool:
@@ -273,6 +276,22 @@ async def finished(execution: Execution, timeout: float | None) -> bool:
     except TimeoutError:
         return execution.finished.is_set()
     return True
+
+
+async def _interrupt(kernel: RemoteKernel, msg_id: str) -> bool:
+    """Interrupt one cell, and say whether that waits behind another client's.
+
+    A keeper that was killed took the request with it: the one in its place is asked again, once.
+
+    Raises:
+        AlbedoError: as `RemoteKernel.signal`.
+    """
+    try:
+        return await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, msg_id)
+    except LinkAwayError:
+        if kernel.away is not None:
+            raise
+        return await kernel.signal(signal.SIGINT, ANSWER_TIMEOUT, msg_id)
 
 
 def _left(timeout: float | None, began: float) -> float | None:

@@ -207,7 +207,8 @@ class SessionCore:
         notes: list[str] = []
         if call.reset:
             self._held.must_be_ours("restarted")
-            await self._reset(report)
+            report.state_reset = True
+            await self._reset()
         for _ in range(3):
             self._must_be_open()
             try:
@@ -285,10 +286,9 @@ class SessionCore:
         if held.alive:
             report.reused = held.fresh is None and self.record.lost is None
             self._telling.of_loss(report, notes)
-            if held.fresh is not None:
+            if held.fresh is not None and held.fresh not in notes:
                 report.state_reset = True
                 notes.append(held.fresh)
-                held.fresh = None
             return
         if held.kernel is not None:
             held.lose(held.kernel.cause or "its kernel ended")
@@ -298,14 +298,14 @@ class SessionCore:
         report.location = str(self.record.location)
         self._put()
 
-    async def _reset(self, report: KernelReport) -> None:
-        """End the kernel because that was asked for."""
-        report.state_reset = True
+    async def _reset(self) -> None:
+        """End the kernel because that was asked for; the next result that somebody hears says so."""
+        had_one = self.record.kernel_id is not None or self.record.lost is not None
+        self.record.lost = RESET if had_one else None
         try:
             await self._held.end()
         except LinkAwayError as error:
             log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
-        self.record.lost = None
 
     async def _without_kernel(
         self, call: Call, cell: CellName, report: KernelReport, notes: list[str], error: HostError
@@ -347,7 +347,7 @@ class SessionCore:
         notes += outputs.remarks()
         if cell.cell_id not in self._unheard:
             notes += self._telling.of_links()
-            self._telling.told()
+            self._told()
         report.note = " ".join(notes)
         result.duration = time.monotonic() - alone.since
         self._finish(cell, result)
@@ -460,9 +460,14 @@ class SessionCore:
         notes += outputs.remarks()
         if heard:
             notes += [*self._telling.of_jobs(self._held.kernel), *self._telling.of_links()]
-            self._telling.told()
+            self._told()
         report.note = " ".join(notes) or None
         return outputs.result(status, cell.cell_id, report)
+
+    def _told(self) -> None:
+        """Take note that somebody gets the result that says what became of the state."""
+        self._telling.told()
+        self._held.fresh = None
 
     # -- acting on it ----------------------------------------------------------------------------------------
 
@@ -481,7 +486,8 @@ class SessionCore:
         return await self._cell.interrupt()
 
     async def reset(self) -> None:
-        """End the kernel now, under whatever runs on it; the next call starts a fresh one.
+        """End the kernel now, under whatever runs on it; the next call starts a fresh one. A call that waits for its
+        kernel is interrupted.
 
         Raises:
             AlbedoError: the kernel is another's.
@@ -494,11 +500,10 @@ class SessionCore:
             return
         if self._alone is not None:
             self._alone.interrupt()
+        elif self._readying is not None:
+            self._readying.cancel()  # it may wait for a person who never signs in
         async with self._cell.turn():
-            had_one = self.record.kernel_id is not None
-            await self._reset(self._report())
-            if had_one:
-                self.record.lost = RESET  # put on record with the next call
+            await self._reset()
 
     async def move(self, location: Location) -> None:
         """Start a kernel in another place, and end the one in the old place with proof.

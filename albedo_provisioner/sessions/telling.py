@@ -26,8 +26,9 @@ _MOST_LATE = 2000
 def tell_loss(lost: str | None, report: KernelReport, notes: list[str]) -> None:
     """Put into a report that the state of earlier calls is gone, and why; None when it is not."""
     if lost == RESET:
+        if not report.state_reset:  # else this very call asked for it
+            notes.append("The session was reset, so the state of earlier calls is gone.")
         report.state_reset = True
-        notes.append("The session was reset, so the state of earlier calls is gone.")
     elif lost is not None:
         report.state_lost = True
         notes.append(f"The state of earlier calls was lost: {lost}")

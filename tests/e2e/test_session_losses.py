@@ -15,6 +15,7 @@ from kernels import eventually, under_way, until_status
 
 from albedo_provisioner import AsyncSessions, Sessions
 from albedo_provisioner.errors import AlbedoError
+from albedo_provisioner.sessions import session_kernel
 
 
 def run_elsewhere(code: str) -> None:
@@ -124,3 +125,41 @@ class TestALossThatNobodyWasTold:
             result = session.execute("'x' in globals()")
             assert (result.value, result.kernel.state_lost, result.kernel.reused) == ("False", True, False)
             assert session.execute("1").kernel.state_lost is False
+
+
+class TestAReset:
+    async def test_whose_call_failed_is_told_by_the_next_one(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """S3: the kernel is gone although nothing was run."""
+        session = await async_sessions.open(embedded_host.location())
+        await session.execute("x = 41")
+        embedded_host.down()
+        await until_status(session, "link", "reattaching")
+        monkeypatch.setattr(session_kernel, "ANSWER_TIMEOUT", 0.2)
+        with pytest.raises(AlbedoError, match="refused"):
+            await session.execute("x", reset=True)
+        embedded_host.up()
+        result = await session.execute("'x' in globals()")
+        assert (result.value, result.kernel.state_reset, result.kernel.reused) == ("False", True, False)
+        assert (await session.execute("1")).kernel.state_reset is False
+        again = await session.execute("2", reset=True)
+        assert (again.value, again.kernel.state_reset, again.kernel.note) == ("2", True, None)
+
+    async def test_does_not_wait_for_a_person_to_sign_in(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions
+    ) -> None:
+        """S10."""
+        embedded_host.server.behave(refuse_auth=True)
+        session = await async_sessions.open(embedded_host.location())
+        call = asyncio.create_task(session.execute("x = 41"))
+
+        async def waits() -> bool:
+            return "login" in str((await session.status())["advice"])
+
+        await eventually(waits)
+        await session.reset()
+        result = await call
+        assert (result.status, result.kernel.state_lost) == ("interrupted", False)
+        embedded_host.server.behave(refuse_auth=False)
+        assert (await session.execute("'x' in globals()")).value == "False"
