@@ -219,23 +219,37 @@ class AlbedoProvisioner(KernelProvisionerBase):
             AlbedoError: it could not be started; the message says why and what to do.
         """
         assert self._request is not None
-        kernel = self._kernel
-        if self.join:
-            self._kernel = kernel = await io_thread.run(self._open_running(self.join, self._request.location))
-        elif kernel is not None:
-            await io_thread.run(kernel.relaunch(self._request))
-        elif self.reattach and self._request.notebook:
-            self._kernel = kernel = await io_thread.run(self._find_again(self._request))
-        if kernel is None:
-            self._kernel = kernel = await io_thread.run(self._start(self._request))
-            if self._lost is not None:
-                kernel.say_at_next_cell(self._lost)
+        new = self._kernel is None
+        if self._kernel is None:
+            self._kernel = await io_thread.obtain(self._have_one(self._request), RemoteKernel.give_up)
+        elif self.join:
+            await io_thread.run(self._go_on_with(self._kernel))
+        else:
+            await io_thread.run(self._kernel.relaunch(self._request))
         self._lost = None
         self._waited = False
         self._end_wanted = False
         self._info_file = _server_info_file()
         self._follow_notebook()
-        return await self._connect()
+        try:
+            return await self._connect()
+        except BaseException:
+            # Whoever starts a kernel and gives up waiting does not have it, and will not end it.
+            kernel = self._let_go() if new else None
+            if kernel is not None:
+                io_thread.submit(kernel.give_up())
+            raise
+
+    async def _have_one(self, request: KernelRequest) -> RemoteKernel:
+        """Have a kernel where there was none: the one that is to be opened, the notebook's of before, or a new one."""
+        if self.join:
+            return await self._open_running(self.join, request.location)
+        kernel = await self._find_again(request) if self.reattach and request.notebook else None
+        if kernel is None:
+            kernel = await self._start(request)
+            if self._lost is not None:
+                kernel.say_at_next_cell(self._lost)
+        return kernel
 
     def _follow_notebook(self) -> None:
         kernel = self._kernel
@@ -282,12 +296,6 @@ class AlbedoProvisioner(KernelProvisionerBase):
             KernelGoneError: it has ended.
             AlbedoError: its host cannot be reached.
         """
-        kernel = self._kernel
-        if kernel is not None:  # this is a restart
-            if kernel.poll() is not None:
-                raise KernelGoneError(f"The kernel that this notebook has opened was another's: {kernel.cause}")
-            await kernel.tell_user(f"[albedo] {_not_ours(kernel)}")
-            return kernel
         found = known_kernel(kernel_id, location, self.python)
         request = await request_of(found)
         kernel = await RemoteKernel.attach(request, self._front(), kernel_id, self._told, guest=True)
@@ -297,6 +305,16 @@ class AlbedoProvisioner(KernelProvisionerBase):
             "variables are there, and it stays when the notebook is closed."
         )
         return kernel
+
+    async def _go_on_with(self, kernel: RemoteKernel) -> None:
+        """Leave a kernel that runs already as it is, although a restart is wanted.
+
+        Raises:
+            KernelGoneError: it has ended.
+        """
+        if kernel.poll() is not None:
+            raise KernelGoneError(f"The kernel that this notebook has opened was another's: {kernel.cause}")
+        await kernel.tell_user(f"[albedo] {_not_ours(kernel)}")
 
     async def _find_again(self, request: KernelRequest) -> RemoteKernel | None:
         """Take up the notebook's kernel of an earlier server that was killed, if there is one that lives."""
@@ -449,7 +467,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 # The relay held back the manager's own request to end meanwhile, so this does it.
                 await self._stop(2.0)
                 return
-        kernel.expect_end()
+        io_thread.IOThread.get().call_soon(kernel.expect_end)
         self._end_wanted = True
 
     async def _answers(self, seconds: float) -> bool:
@@ -567,7 +585,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             serve_memory(kernel)
             return kernel
 
-        self._kernel = await io_thread.run(attach())
+        self._kernel = await io_thread.obtain(attach(), RemoteKernel.give_up)
         await self._connect()
 
 

@@ -9,12 +9,14 @@ A keeper that is stopped (SIGSTOP) or very busy takes no connection. Nobody wait
 
 from __future__ import annotations
 
+import array
 import fcntl
 import json
 import os
 import select
 import socket
 import struct
+import termios
 from typing import Any, NoReturn
 
 from . import processes, rundir
@@ -42,8 +44,27 @@ def start(request: dict[str, Any]) -> None:
     except OSError as error:
         fail("staging", detail=error.strerror or str(error), path=error.filename or rundir.root())
     os.chdir(path)  # so that the socket's name is short, however long the path is
+    if _client_has_left():
+        rundir.remove(path)
+        return
     _make_keeper(path, request, None)
     attach(request)
+
+
+def _client_has_left() -> bool:
+    """Whether nobody waits for us any more: what comes on this connection has an end, of which a client knows nothing
+    that waits. A start that comes so late was given up meanwhile, and nobody would end what it makes.
+    """
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    if not poll.poll(0):
+        return False
+    waiting = array.array("i", [0])
+    try:
+        fcntl.ioctl(0, termios.FIONREAD, waiting)
+    except OSError:
+        return False  # neither a pipe nor a socket: nothing is known
+    return waiting[0] == 0
 
 
 def attach(request: dict[str, Any]) -> None:

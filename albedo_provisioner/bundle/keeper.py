@@ -234,7 +234,7 @@ class Keeper:
 
     def _drained(self) -> None:
         """The dead kernel's last message was passed on: mark the place in the output, for whoever waits for more."""
-        note = json.dumps({"note": "exited", "exit": self.kernel.exit}).encode()
+        note = json.dumps({"note": "exited", "exit": self.kernel.exit, "died": self.kernel.died}).encode()
         for client in self.clients:
             client.link.send(NOTE, [note])
 
@@ -276,7 +276,8 @@ class Keeper:
         if pause is not None:
             self._ladder_at = now + pause
             return
-        self.kernel.tend(now)  # one that is no child of ours tells nobody of its end
+        self.kernel.reap()  # so that those who wanted its end are told of it
+        self.kernel.tend(now)  # one that is no child of ours tells nobody of it
         report, self._ladder = self._ladder.report, None
         after, self._after_ladder = self._after_ladder, []
         for then in after:
@@ -324,7 +325,7 @@ class Keeper:
             answer({"error": f"this keeper cannot do {do!r}"})
             return
         if do in _ENDINGS:
-            self.kernel.end_asked(f"{_ENDINGS[do]} by a client: {client.name}")
+            self.kernel.end_asked(f"{_ENDINGS[do]} by a client: {client.name}", again=do == "stop")
         request["link"] = client.link_id
         request["client"] = client
         try:

@@ -74,6 +74,8 @@ class Kernel:
         """When it last said or was asked anything."""
         self.asked: dict[str, str] = {}
         """Requests on shell without a reply, oldest first: message type by message id."""
+        self.died: list[str] | None = []
+        """Ids of what the kernel before had been asked and had not answered; None when that is not known."""
         self.responsive = True
         self._path = path
         self._notebook = notebook
@@ -191,16 +193,21 @@ class Kernel:
         if status is not None and self._ours and self.exit is None:
             self._ended(os.waitstatus_to_exitcode(status))
 
-    def end_asked(self, how: str) -> None:
+    def end_asked(self, how: str, again: bool = False) -> None:
         """Note that its end was asked for; `how` follows "The kernel" in the words that clients are given.
 
-        It holds for a while only: a kernel that takes no notice and dies much later dies of something else.
+        It holds for a while only: a kernel that takes no notice and dies much later dies of something else. What is
+        asked `again`, with more force, does not change the reason.
         """
-        if self.state != "exited":
+        if self.state != "exited" and not (again and self._why_asked):
             self._end_asked = how, time.monotonic() + _END_TAKES
 
+    @property
+    def _why_asked(self) -> str | None:
+        return self._end_asked[0] if self._end_asked and time.monotonic() < self._end_asked[1] else None
+
     def _ended(self, code: int | None) -> None:
-        asked = self._end_asked[0] if self._end_asked and time.monotonic() < self._end_asked[1] else None
+        asked = self._why_asked
         self.exit = {
             "code": code,
             "words": last_words(self._path),
@@ -213,6 +220,7 @@ class Kernel:
         if begun is not None:
             # It runs one cell after the other: of those that it has not answered it can have begun but this one.
             self._never_begun = dict.fromkeys(each for each in self.asked if each != begun)
+        self.died = None if self._unsure else list(self.asked)
         for message_id in list(self.asked):
             self.answered(message_id)  # there will be none any more
         # Its last messages may still be on their way through zmq: what comes within a moment is waited for.

@@ -116,6 +116,34 @@ class IOThread:
             return await coroutine
         return await asyncio.wrap_future(self.submit(coroutine))
 
+    async def obtain(self, coroutine: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, object]]) -> T:
+        """Do what `run` does, for what may not get lost.
+
+        Cancelling can come too late, when the result is on its way between the two threads. Then nobody has it, and
+        `undo` is called with it and run on the I/O thread, on its own.
+        """
+        results: list[T] = []
+        given_up = False
+
+        async def work() -> T:
+            result = await coroutine
+            if given_up:
+                await undo(result)
+                raise asyncio.CancelledError
+            results.append(result)
+            return result
+
+        async def undo_result() -> None:
+            if results:
+                await undo(results[0])
+
+        try:
+            return await self.run(work())
+        except BaseException:
+            given_up = True
+            self.submit(undo_result())
+            raise
+
     def run_blocking(self, coroutine: Coroutine[Any, Any, T], timeout: float | None = None) -> T:
         """Run a coroutine on the I/O thread and block until its result is there.
 
@@ -201,6 +229,11 @@ def submit(coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
 async def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on the process's I/O thread and await it from any loop; see `IOThread.run`."""
     return await IOThread.get().run(coroutine)
+
+
+async def obtain(coroutine: Coroutine[Any, Any, T], undo: Callable[[T], Coroutine[Any, Any, object]]) -> T:
+    """Run a coroutine on the process's I/O thread, and undo what nobody waits for any more; see `IOThread.obtain`."""
+    return await IOThread.get().obtain(coroutine, undo)
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:

@@ -226,6 +226,10 @@ class Console:
                 reply.set_exception(AlbedoError(why or "The kernel was ended."))
         return told
 
+    def end(self, why: str, wanted: bool, only: set[str] | None = None) -> list[str]:
+        """The kernel has ended; see `Front`. The program that wanted that knows why."""
+        return self.give_up(None if wanted else why, only)
+
     def connection_info(self) -> dict[str, Any]:
         """There are no sockets here.
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ..errors import AlbedoError, ConfigError, LinkAwayError
 from ..hosts.asking import ask
-from .records import ENDING, KernelRecords
+from .records import ENDING, KernelRecord, KernelRecords, this_process
 from .request import KernelRequest
 
 log = logging.getLogger("albedo_provisioner.kernels")
 
+_ABANDONED = (0.5, 2.0, 10.0, 30.0)  # seconds between looks at what a start that was given up may have made
+
 _background: set[asyncio.Task[Any]] = set()  # keeps what runs on its own from being collected
+_under_way: set[str] = set()  # ids of the kernels whose ends this process is at
 
 
 def in_background(work: Coroutine[Any, Any, Any]) -> None:
@@ -38,6 +42,21 @@ def who_ended(kernel_id: str) -> str | None:
     except ConfigError as error:  # that it has ended is told all the same
         log.info("%s: %s", kernel_id, error)
         return None
+
+
+@contextmanager
+def seeing_to_end(kernel_id: str) -> Iterator[None]:
+    """Note, meanwhile, that this process is at a kernel's end."""
+    _under_way.add(kernel_id)
+    try:
+        yield
+    finally:
+        _under_way.discard(kernel_id)
+
+
+def is_ending(kernel_id: str) -> bool:
+    """Whether this process is at a kernel's end."""
+    return kernel_id in _under_way
 
 
 async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
@@ -77,10 +96,10 @@ async def end_by_record(kernel_id: str, how: str) -> None:
 
 
 async def prove_endings(host: str | None) -> None:
-    """End the kernels on a host whose end was asked for by a process that could not reach it and is gone now."""
+    """End the kernels on a host whose end was asked for when it could not be reached, and which nobody is at."""
     records = KernelRecords()
     for record in records.all():
-        if record.state == ENDING and record.location.host == host and record.orphaned:
+        if record.state == ENDING and record.location.host == host and _left_undone(record):
             try:
                 report = await end_on_host(KernelRequest.from_dict(record.request), record.kernel_id)
             except AlbedoError as error:
@@ -91,6 +110,30 @@ async def prove_endings(host: str | None) -> None:
             else:
                 records.remove(record.kernel_id)
                 log.info("%s: kernel %s, which was to be ended, is gone.", host, record.kernel_id)
+
+
+async def end_abandoned(request: KernelRequest, kernel_id: str) -> None:
+    """End what a start that was given up may have made.
+
+    Its command may be under way still and make the kernel only now, so one look is not enough. Where the last one
+    fails, or this process ends meanwhile, it is done at the next contact with the host (`prove_endings`).
+    """
+    proven = False
+    with seeing_to_end(kernel_id):
+        for pause in _ABANDONED:
+            await asyncio.sleep(pause)
+            try:
+                proven = not (await end_on_host(request, kernel_id))["survivors"]
+            except AlbedoError as error:
+                log.info("%s: a start that was given up is still to be undone: %s", request.location.host, error)
+                proven = False
+    if proven:
+        KernelRecords().remove(kernel_id)
+
+
+def _left_undone(record: KernelRecord) -> bool:
+    ours = record.owner == this_process()
+    return not is_ending(record.kernel_id) if ours else record.orphaned
 
 
 def how_it_ended(exit_: dict[str, Any]) -> str:

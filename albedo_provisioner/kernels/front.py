@@ -57,6 +57,18 @@ class Front(Protocol):
             the ids of the requests whose askers were told.
         """
 
+    def end(self, why: str, wanted: bool, only: set[str] | None = None) -> list[str]:
+        """The kernel has ended: have nobody wait for what it was asked.
+
+        Args:
+            why: what the cells are told that have no reply.
+            wanted: whether its end was asked for from here, by one of those who are in front of it.
+            only: ids of the requests that ended with it; None for all.
+
+        Returns:
+            the ids of the requests whose askers were told.
+        """
+
     def connection_info(self) -> dict[str, Any]:
         """Return what Jupyter's clients need to connect.
 

@@ -119,6 +119,8 @@ class KernelLink:
         node: str = "",
     ) -> None:
         self.kernel_id = kernel_id
+        self.client = f"{client}, process {os.getpid()} on {platform.node()}"
+        """Who we are, for people."""
         self.away: str | None = None
         """Why there is no connection at the moment, in words; None while there is one."""
         self.shut_out: SignInError | None = None
@@ -130,7 +132,6 @@ class KernelLink:
         self.sent_request = False
         """Whether a request has reached the way to the host: then it may have been done, answered or not."""
         self._transport = transport
-        self._client = f"{client}, process {os.getpid()} on {platform.node()}"
         self._python = python
         self._owner = owner
         self._link = Link(HOLD)
@@ -275,14 +276,14 @@ class KernelLink:
         """Make one connection and see the keeper's greeting on it."""
         if self._ended:  # taken over by another while it was being made
             raise AlbedoError(self.away or "The link has ended.")
-        self._link.begin({"client": self._client})
+        self._link.begin({"client": self.client})
         hello = join(self._link.outgoing())
         self._link.written(len(hello))
         request = {
             **request,
             "kernel_id": self.kernel_id,
             "link": self._link_id,
-            "client": self._client,
+            "client": self.client,
             "node": self._node,
             "fresh": self._link.fresh,
             # Our greeting goes along with the request, and not behind it: the bundle may have to go in between.
@@ -387,7 +388,10 @@ class KernelLink:
             return
         if answer is None:
             self._owner.told(content)
-        elif not answer.done():
+            return
+        if "kernel" in content:  # at once: whoever waits for the answer goes on only after newer news were taken
+            self._owner.told({"event": "kernel", "kernel": content["kernel"]})
+        if not answer.done():
             answer.set_result({**content, "parts": parts[1:]})
 
     def _on_closed(self, visit: Visit, how: Exit, error: HostError) -> None:

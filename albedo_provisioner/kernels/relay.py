@@ -22,6 +22,9 @@ from .endpoints import HEARTBEAT, Addresses
 from .front import REPLY_LOST, FrontMaker, Send
 from .publisher import PATIENCE, Publisher
 
+_LAST_WORDS = 1000
+"""Milliseconds for clients to take what they were told last, where the sockets are closed after that."""
+
 _contexts: dict[int, zmq.Context[zmq.Socket[bytes]]] = {}
 
 
@@ -90,6 +93,7 @@ class Relay:
         """Whether the kernel ran a cell of somebody else's when we came, and has answered nothing on shell since."""
         self._told_of_it: set[str] | None = None  # sessions that were told that a client has missed something
         self._endpoints = endpoints
+        self._linger = 0  # milliseconds
         self._send = send
         self._answers = answers
         self._on_shutdown = on_shutdown
@@ -126,7 +130,7 @@ class Relay:
         self._publisher.close()
         for socket in self._sockets.values():
             loop.remove_reader(socket.FD)
-            socket.close(self._endpoints.linger)
+            socket.close(max(self._linger, self._endpoints.linger))
         self._sockets = {}
         self._endpoints.remove()
 
@@ -259,13 +263,21 @@ class Relay:
         Returns:
             the ids of the requests whose clients were told.
         """
+        return self._give_up(why, only, "KernelDied" if only is None else "ReplyLost")
+
+    def end(self, why: str, wanted: bool, only: set[str] | None = None) -> list[str]:
+        """The kernel has ended; see `Front`. Which client wanted that, if one did, is not known: all are told."""
+        return self._give_up(why, only, "KernelDied")
+
+    def _give_up(self, why: str | None, only: set[str] | None, ename: str) -> list[str]:
         told = []
         for message_id in [known for known in self._asked if only is None or known in only]:
             identities, header = self._asked.pop(message_id)
             if why is None or header.get("msg_type") != "execute_request":
                 continue
+            self._linger = _LAST_WORDS
             self.tell(header, why + "\n")
-            error = {"ename": "KernelDied" if only is None else "ReplyLost", "evalue": why, "traceback": [why]}
+            error = {"ename": ename, "evalue": why, "traceback": [why]}
             self._say(IOPUB, [b"error"], "error", error, header)
             reply = {**error, "status": "error", "execution_count": 0}
             self._say(SHELL, identities, "execute_reply", reply, header)

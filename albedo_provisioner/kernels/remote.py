@@ -24,7 +24,7 @@ from ..errors import (
 )
 from ..hosts.recent import RecentHosts
 from ..hosts.refusals import start_failed
-from .endings import end_on_host, in_background, prove_endings
+from .endings import end_abandoned, end_on_host, in_background, is_ending, prove_endings, seeing_to_end
 from .front import FrontMaker
 from .link import KernelLink
 from .records import ENDING, KernelRecord, KernelRecords
@@ -40,7 +40,6 @@ SHUTDOWN_PATIENCE = 2.0
 """Seconds that a client's own request to end the kernel waits for a sign of the host, before it is held back."""
 
 _START_ATTEMPTS = 6
-_ABANDONED = (0.5, 2.0, 10.0)  # seconds between looks at what a start that was given up may have made
 _START_PAUSE = 0.2  # seconds after the first failure, doubled after each further one: 6 s in all
 
 _ATTACH_PATIENCE = 8.0
@@ -48,6 +47,13 @@ _ATTACH_PATIENCE = 8.0
 together, as after a walk between two networks."""
 
 _ATTACH_PAUSE = 0.4
+
+_END_GIVEN_UP = 10.0
+"""Seconds after the end of a kernel, if that was asked for, in which whoever asked has its keeper ended too, or a new
+kernel started. Then they have given up waiting."""
+
+_LAST_NOTE = 2.0
+"""Seconds for what a kernel that has ended still had to say to come here, so that its cells hear of the end, too."""
 
 _NEXT_KERNEL = 10.0
 """Seconds from the word that a kernel is gone, keeper and all, in which Jupyter's restarter, which looks every three
@@ -69,7 +75,9 @@ class RemoteKernel(WatchedKernel):
     ) -> None:
         super().__init__(request, kernel_id, node)
         self.guest = guest
+        self._started_here = False
         self._finishing: asyncio.Task[dict[str, Any]] | None = None
+        self._watching_end = False
         self._for_the_next: list[tuple[int, Sequence[Buffer]]] = []  # what was sent since the kernel is gone
         self._front = make_front(  # it outlives a link
             request.key,
@@ -96,13 +104,16 @@ class RemoteKernel(WatchedKernel):
             request: what and where.
             make_front: makes what takes what the kernel says: see `relay_at` for local clients.
             on_step: told each step while it lasts.
-            kernel_id: its id; None for a fresh one.
+            kernel_id: the id that it is to have, if that can be; None for a fresh one.
             on_progress: told how far packages are that the host gets first, and None when they are there.
 
         Raises:
             AlbedoError: it could not be started; the message says why and what to do. Nothing is left running.
         """
-        kernel = cls(request, kernel_id or str(uuid.uuid4()), make_front)
+        if kernel_id is None or is_ending(kernel_id):  # after a start that was given up: what ends that must not hit us
+            kernel_id = str(uuid.uuid4())
+        kernel = cls(request, kernel_id, make_front)
+        kernel._started_here = True
         kernel.on_step = on_step
         kernel.on_progress = on_progress
         kernel._put_record()  # first, so that a kernel whose client is killed at any moment can be found again
@@ -243,34 +254,26 @@ class RemoteKernel(WatchedKernel):
         refused = isinstance(error, HostError) and not isinstance(error, UnreachableError)
         if not self._link.sent_request or (refused and not self._link.attached):
             records.remove(self.kernel_id)  # nothing was asked for, or the host itself says that there is nothing
-        elif self._link.attached:
+            return
+        records.set_state(self.kernel_id, ENDING)
+        if self._link.attached:
             try:
                 await self._link.call("finish", timeout=10, term_grace=0)
+            except AlbedoError as problem:  # the link may have broken since, and is not kept up for this
+                log.info("%s: a kernel that could not be used is still to be ended: %s", self.host, problem)
+            else:
                 records.remove(self.kernel_id)
-            except AlbedoError as problem:
-                log.warning("%s: a kernel that could not be used may be left: %s", self.host, problem)
-                records.set_state(self.kernel_id, ENDING)
-        else:
-            records.set_state(self.kernel_id, ENDING)
-            in_background(self._end_abandoned())
+                return
+        in_background(end_abandoned(self.request, self.kernel_id))
 
-    async def _end_abandoned(self) -> None:
-        """End what a start that was given up may have made.
-
-        Its command may be under way still and make the kernel only now, so one look is not enough. Should this process
-        end meanwhile, the next one that reaches the host does it (`prove_endings`).
-        """
-        proven = False
-        for pause in _ABANDONED:
-            await asyncio.sleep(pause)
-            try:
-                await end_on_host(self.request, self.kernel_id)
-                proven = True
-            except AlbedoError as error:
-                log.info("%s: a start that was given up is still to be undone: %s", self.host, error)
-                proven = False
-        if proven:
-            KernelRecords().remove(self.kernel_id)
+    async def give_up(self) -> None:
+        """Undo `start` or `attach`: whoever asked for it has given up waiting, and does not have the kernel."""
+        if self._started_here:
+            await self.finish(term_grace=0)
+            return
+        await self.leave()
+        if not self.guest:
+            KernelRecords().release(self.kernel_id)
 
     def _put_record(self) -> None:
         request, records = self.request, KernelRecords()
@@ -400,7 +403,6 @@ class RemoteKernel(WatchedKernel):
         self._must_be_ours("ended")
         self.expect_end()
         answer = await self._link.call("stop", timeout, term_grace=term_grace)
-        self._set_facts(answer["kernel"])
         return dict(answer["report"])
 
     async def relaunch(self, request: KernelRequest) -> None:
@@ -417,13 +419,13 @@ class RemoteKernel(WatchedKernel):
         self._relaunching = True
         try:
             try:
-                answer = await self._ask_any_keeper("launch", kernel=request.for_host())
+                await self._ask_any_keeper("launch", kernel=request.for_host())
             except KernelGoneError as error:
                 log.warning("%s Starting a new one.", error)
                 await self._start_over()
             else:
-                self._set_facts(answer["kernel"])
-                self._front.give_up(None)  # those of one that is gone were told so, and later ones are for the new one
+                # What the old one's cells are told of its end comes behind all that it said.
+                await self.wait_for_silence(_LAST_NOTE)
             self._expected = self._silent = False
             await self._until_running()
         finally:
@@ -443,6 +445,8 @@ class RemoteKernel(WatchedKernel):
     async def _start_over(self) -> None:
         """Have a new keeper made: the host is there without the old one, as after a restart of the host."""
         self._node = ""  # a name that stands for several machines may lead to another one now
+        if is_ending(self.kernel_id):
+            self.kernel_id = str(uuid.uuid4())
         self._link, self._gone_at = self._new_link(), None
         waiting, self._for_the_next = self._for_the_next, []
         for channel, parts in waiting:
@@ -470,6 +474,12 @@ class RemoteKernel(WatchedKernel):
             AlbedoError: the host refused.
         """
         self.expect_end()
+        if self._front.running and not self.guest:
+            if self.state == "exited" and self.away is None:
+                await self.wait_for_silence(_LAST_NOTE)
+            self._front.end(
+                self.cause or f"The kernel on {self.host} was ended by a client: {self._link.client}.", True
+            )
         self._front.close()
         if self.guest:
             await self.leave()
@@ -492,16 +502,39 @@ class RemoteKernel(WatchedKernel):
             log.info("%s: the kernel's end is not proven: %s", self.host, finishing.exception())
 
     async def _finish(self, term_grace: float) -> dict[str, Any]:
-        try:
-            answer = await self._ask_any_keeper("finish", term_grace=term_grace)
-            self._set_facts(answer["kernel"])
-            report = answer["report"]
-        except KernelGoneError:
-            # No keeper: what it left, if anything, is ended without one.
-            report = await end_on_host(self.request, self.kernel_id)
-        self._note(lambda: KernelRecords().remove(self.kernel_id))
+        report = await self._end_keeper(term_grace)
         await self.leave()
+        return report
+
+    async def _end_keeper(self, term_grace: float) -> dict[str, Any]:
+        with seeing_to_end(self.kernel_id):
+            try:
+                report = (await self._ask_any_keeper("finish", term_grace=term_grace))["report"]
+            except KernelGoneError:
+                # No keeper: what it left, if anything, is ended without one.
+                report = await end_on_host(self.request, self.kernel_id)
+        self._note(lambda: KernelRecords().remove(self.kernel_id))
         return dict(report)
+
+    def expect_end(self) -> None:
+        """Note that the kernel's end is wanted, by somebody who has its keeper ended as well, or a new one started."""
+        super().expect_end()
+        if self._expected and not self._watching_end and not self.guest:
+            self._watching_end = True
+            in_background(self._end_given_up())
+
+    async def _end_given_up(self) -> None:
+        """Have the keeper end, too, where those who wanted the kernel's end gave up waiting for it half-way.
+
+        What stands in front stays: they may want a new kernel in its place yet.
+        """
+        await self.wait()
+        await asyncio.sleep(_END_GIVEN_UP)
+        self._watching_end = False
+        unseen = self._finishing is None and not self._relaunching and not self._link.ended
+        if unseen and self._expected and self.state == "exited":
+            log.info("%s: the kernel has ended, and nobody asks for more; its keeper ends, too.", self.host)
+            await self._end_keeper(0.0)
 
     def _note(self, note: Callable[[], None]) -> None:
         """Note something of its end on record, if that can be: a full disk keeps no kernel alive."""

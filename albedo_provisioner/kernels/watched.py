@@ -191,9 +191,21 @@ class WatchedKernel:
                 {note["cell"]},
             )
         elif note["note"] == "exited":
-            told = self._front.give_up(None if self._expected else f"{self.cause or 'The kernel ended.'}")
+            self._take_last_note(note)
+
+    def _take_last_note(self, note: dict[str, Any]) -> None:
+        """All that a kernel which has ended had to say is here: have nobody wait for more."""
+        why = self._cause_of(note["exit"]) if note.get("exit") else "The kernel ended."
+        died = note.get("died")
+        if not self._expected and self.state == "exited":
+            told = self._front.end(why, wanted=False)
             if told:  # one that is still on its way must not be run by the next kernel, after all
                 in_background(self._link.call("give_up", ids=told))
+        elif died is None:  # what is not answered may have been for the next kernel
+            self._front.give_up(None)
+        else:
+            self._front.end(why, True, set(died))
+        if self.state == "exited" or self._relaunching:
             self._fall_silent()
 
     def greeted(self, hello: dict[str, Any]) -> None:
@@ -266,7 +278,7 @@ class WatchedKernel:
             elif self._warning:
                 self.cause = f"{self.cause} {self._warning}"
         self._set_state("exited")
-        self._front.give_up(None if self._expected else self.cause)
+        self._front.end(self.cause or str(error), self._expected)
         self._fall_silent()
 
     def _fall_silent(self) -> None:
@@ -294,12 +306,15 @@ class WatchedKernel:
         if exit_:
             self.exit_code = exit_["code"]
             self._exit = exit_
-            # By whose hand its keeper was told to end is known here alone.
-            how = who_ended(self.kernel_id) if exit_.get("asked") == TOLD_TO_END else None
-            self.cause = f"The kernel on {self.host} {how or how_it_ended(exit_)}."
+            self.cause = self._cause_of(exit_)
         else:
             self.exit_code, self.cause = None, None
         self._set_state(kernel["state"])
+
+    def _cause_of(self, exit_: dict[str, Any]) -> str:
+        # By whose hand its keeper was told to end is known here alone.
+        how = who_ended(self.kernel_id) if exit_.get("asked") == TOLD_TO_END else None
+        return f"The kernel on {self.host} {how or how_it_ended(exit_)}."
 
     def _set_state(self, state: str) -> None:
         self.state = state

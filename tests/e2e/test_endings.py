@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from faces import Embedded, Host, keeper_of
+from jupyter_client.manager import AsyncKernelManager
 from kernels import Cell, Kernel, add_kernelspec, eventually, make_with_restarter, started
 from procs import alive
+
+from albedo_provisioner.kernels import remote
+from albedo_provisioner.kernels.records import KernelRecords
+from albedo_provisioner.provisioner import AlbedoProvisioner
 
 
 def kill(host: Host, pid: int) -> None:
@@ -183,6 +190,30 @@ class TestRestart:
             await restart
             assert (await cell.done()).value == "False"
 
+    async def test_cells_of_all_clients_that_it_cuts_short_are_told_and_so_they_are_of_the_end(
+        self, any_host: Host
+    ) -> None:
+        """L8, K5: no front end waits for ever because another one has restarted or ended the kernel."""
+        stubborn = (
+            "import time\nprint('begun', flush=True)\nwhile True:\n"
+            "    try: time.sleep(600)\n    except KeyboardInterrupt: pass"
+        )
+        async with started(any_host.location()) as kernel, kernel.another_client() as other:
+            for end, how in (
+                (kernel.manager.restart_kernel, "restarted"),
+                (kernel.manager.shutdown_kernel, "shut down"),
+            ):
+                running = other.begin(stubborn)
+                await running.until(functools.partial(lambda cell: cell.stdout, running))
+                queued = [kernel.begin("1"), other.begin("2")]
+                await end()
+                for cell in (running, *queued):
+                    await cell.done()
+                    assert_told(cell, f"was {how} by a client: albedo, process ", any_host)
+                if how == "restarted":
+                    assert await other.value("6 * 7") == "42"
+                    assert await kernel.value("1 + 1") == "2"
+
     async def test_an_interrupt_reaches_the_running_cell(self, any_host: Host) -> None:
         """K4."""
         async with started(any_host.location()) as kernel:
@@ -348,6 +379,64 @@ async def test_nobody_is_left_when_a_start_is_given_up(embedded_host: Embedded) 
         except TimeoutError:
             pass
     await eventually(lambda: embedded_host.leftovers() == [], what="nothing left on the host")
+
+
+async def test_nobody_is_left_when_a_start_is_given_up_as_it_comes_to_its_end(
+    embedded_host: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """K6, K8: the kernel is there already, and its caller never gets it."""
+    last_step = AlbedoProvisioner._connect
+
+    async def given_up(provisioner: AlbedoProvisioner) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        return await last_step(provisioner)
+
+    with monkeypatch.context() as patches:
+        patches.setattr(AlbedoProvisioner, "_connect", given_up)
+        manager = AsyncKernelManager(kernel_name=add_kernelspec(embedded_host.location()))
+        with pytest.raises(asyncio.CancelledError):
+            await manager.start_kernel()
+    assert not manager.has_kernel
+    await eventually(lambda: embedded_host.leftovers() == [], what="nothing left on the host")
+    assert KernelRecords().all() == []
+
+
+@pytest.mark.parametrize("now", [False, True], ids=["asked", "killed"])
+async def test_nobody_is_left_when_an_end_is_given_up(
+    embedded_host: Embedded, monkeypatch: pytest.MonkeyPatch, now: bool
+) -> None:
+    """K6, K8: the kernel ends, and whoever wanted that does not wait until its keeper has ended as well."""
+    monkeypatch.setattr(remote, "_END_GIVEN_UP", 0.3)
+    manager = AsyncKernelManager(kernel_name=add_kernelspec(embedded_host.location()))
+    await manager.start_kernel()
+    half_way = asyncio.Event()
+
+    async def wait_there(*_: Any, **__: Any) -> None:
+        half_way.set()
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patches:
+        patches.setattr(AlbedoProvisioner, "cleanup", wait_there)
+        end = asyncio.create_task(manager.shutdown_kernel(now=now))
+        await half_way.wait()
+        end.cancel()
+        await asyncio.wait([end])
+    await eventually(lambda: embedded_host.leftovers() == [], what="nothing left on the host")
+    assert KernelRecords().all() == []
+    if manager.has_kernel:  # it may be asked for again
+        await manager.shutdown_kernel()
+
+
+def test_a_start_that_comes_late_makes_nothing_when_its_client_has_left(tmp_path: Path) -> None:
+    """K6, K8: on a host that is so busy that the client gave up before our code ran there."""
+    request = {"do": "start", "kernel_id": "late", "kernel": {"cwd": str(tmp_path)}, "needs": []}
+    code = f"from albedo_provisioner.bundle import entry; entry.main({request!r})"
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    late = subprocess.run([sys.executable, "-c", code], input="", capture_output=True, text=True, env=environment)
+    assert (late.returncode, late.stdout, late.stderr) == (0, "", "")
+    assert list(tmp_path.glob(".albedo-remote/run/*")) == []
 
 
 SHORT_LIFE = """

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from albedo_provisioner.hosts.io_thread import run, run_blocking, submit
+from albedo_provisioner.hosts.io_thread import obtain, run, run_blocking, submit
 
 
 async def where() -> threading.Thread:
@@ -179,3 +179,38 @@ submit(task())
 IOThread.get().on_stop(goodbye)
 """)
     assert (result.stdout, result.stderr) == ("goodbye\ncancelled\n", "")
+
+
+async def test_what_nobody_waits_for_any_more_is_undone_also_when_it_was_on_its_way() -> None:
+    """Cancelling comes too late: the result is there, and the caller's loop has not seen it yet."""
+    made, undone = threading.Event(), threading.Event()
+
+    async def make() -> str:
+        asyncio.get_running_loop().call_later(0.05, made.set)  # by then the task has ended
+        return "it"
+
+    async def undo(result: str) -> None:
+        assert result == "it"
+        undone.set()
+
+    call = asyncio.create_task(obtain(make(), undo))
+    await asyncio.sleep(0)
+    assert made.wait(10)  # our own loop stands still meanwhile
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert undone.wait(10)
+
+
+async def test_what_is_waited_for_is_not_undone() -> None:
+    undone: list[str] = []
+
+    async def make() -> str:
+        return "it"
+
+    async def undo(result: str) -> None:
+        undone.append(result)
+
+    assert await obtain(make(), undo) == "it"
+    await run(make())  # whatever was on its way to that thread has been done
+    assert undone == []
