@@ -312,6 +312,7 @@ def _check(settings: kernelspecs.Settings, checked: CheckedLocation | None) -> C
     if settings.kernel is not None:
         # A kernelspec's kernel is no matter of this interpreter's, which then runs the keeper alone.
         checked = checked.for_keeper()
+    checked.must_do()
     if checked.warning is not None:
         say(f"Note: {location.host or 'this machine'} {checked.warning}.", file=sys.stderr)
     if checked.without is not None:

@@ -182,7 +182,9 @@ def checked(path: str, needs: list[str], provide: bool) -> dict[str, Any]:
 
         version = metadata.version("ipykernel")
     from .logind import ENABLE_LINGER, threat_of_logout
+    from .spawn import LEAST_FILES, raise_file_limit
 
+    files = raise_file_limit()
     threat = threat_of_logout()
     return {
         "folder": path,
@@ -193,6 +195,7 @@ def checked(path: str, needs: list[str], provide: bool) -> dict[str, Any]:
         "pip": pip_may_install(),
         "warning": threat if threat and ENABLE_LINGER in threat else None,
         "without": without(lacking) if lacking else None,
+        "few_files": files if files < LEAST_FILES else None,
     }
 
 

@@ -17,6 +17,7 @@ from .waiting import waiting
 
 if TYPE_CHECKING:
     from ..hosts.openssh_config import Resolved
+    from ..hosts.ssh_errors import Attempt
 
 _DESCRIPTION = """\
 Sign in to a host that asks for something: a password, a second factor, a passphrase, whether to trust its key.
@@ -88,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     if words is None:
         say(f"{ssh.host} needs no sign-in: your keys let you in. Nothing was left running.")
         return 0
-    _must_be_askable(ssh, words)
+    _must_be_askable(ssh, resolved, words)
     path = _sign_in(ssh, resolved, full)
     if "Host key verification failed" in words and ssh.fails_unasked() is None:
         ssh.control(path, "exit")
@@ -101,11 +102,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _must_be_askable(ssh: _Ssh, words: str) -> None:
+def _must_be_askable(ssh: _Ssh, resolved: Resolved, words: str) -> None:
     """See that a sign-in has a chance: that ssh, which did not get in unasked, would ask, and that somebody is there.
 
     Args:
         ssh: the user's ssh.
+        resolved: what it says of the host.
         words: its log.
 
     Raises:
@@ -114,12 +116,12 @@ def _must_be_askable(ssh: _Ssh, words: str) -> None:
     from ..hosts.openssh_words import Words
     from ..hosts.ssh_errors import Attempt
 
-    attempt = Attempt(ssh.host)
+    attempt = Attempt(ssh.host, asks_not=resolved.asks_not)
     said = Words(attempt)
     for line in words.splitlines():
         said.take(line)
     error = said.refusal()
-    if isinstance(error, SignInError) and (attempt.strict or attempt.forbids) and not attempt.known:
+    if isinstance(error, SignInError) and not attempt.known and (attempt.strict or _asks_nothing(attempt)):
         raise error
     if sys.stdin.isatty():
         return  # whatever it is, ssh says it there
@@ -128,6 +130,11 @@ def _must_be_askable(ssh: _Ssh, words: str) -> None:
     raise AlbedoError(
         f"ssh has to ask you something to sign in to {ssh.host}, and this is no terminal. Run the command in one."
     )
+
+
+def _asks_nothing(attempt: Attempt) -> bool:
+    """Whether the config has ssh ask for nothing that would let it in."""
+    return not attempt.left_to_ask and bool(attempt.forbids or (attempt.accepted and attempt.asks_not))
 
 
 def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 from ..location import Location
 from . import io_thread
 from .asking import ask
+from .refusals import few_files
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class CheckedLocation:
         python: path of the interpreter there.
         python_version: its version, like "3.12.4".
         ipykernel_version: the version of ipykernel that it has or was given, or None.
+        few_files: how many files a process may open there, where a Python kernel needs more; else None.
         warning: what would threaten a kernel there, in words that follow the host's name; None for nothing.
         without: what the host says of the interpreter when it lacks packages (`without` in `bundle/entry.py`).
     """
@@ -32,6 +34,7 @@ class CheckedLocation:
     ipykernel_version: str | None
     without: dict[str, Any] | None
     warning: str | None = None
+    few_files: int | None = None
 
     @classmethod
     def from_report(cls, host: str | None, found: dict[str, Any]) -> CheckedLocation:
@@ -44,12 +47,23 @@ class CheckedLocation:
             found["ipykernel_version"],
             found["without"],
             found["warning"],
+            found["few_files"],
         )
 
     def for_keeper(self) -> CheckedLocation:
         """Return the same for a kernel that is another program's: of the interpreter only pyzmq is needed then."""
         lacks = self.without is not None and "zmq" in self.without["lacking"]
-        return replace(self, without={**self.without, "lacking": ["zmq"]} if self.without and lacks else None)
+        lacking = {**self.without, "lacking": ["zmq"]} if self.without and lacks else None
+        return replace(self, without=lacking, few_files=None)  # what others take is not known
+
+    def must_do(self) -> None:
+        """See that a Python kernel would get to its first cell there.
+
+        Raises:
+            KernelStartError: it would not, and why.
+        """
+        if self.few_files is not None:
+            raise few_files(self.location.host or "this machine", self.few_files)
 
 
 def check_location(

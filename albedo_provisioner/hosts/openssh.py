@@ -17,10 +17,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import asyncssh
+
 from ..errors import AlbedoError, ConfigError, SignInError, UnreachableError
 from . import child
 from .control_paths import Identity, socket_identity
 from .destination import find_ssh, ssh_arguments
+from .jump_loops import find_loop
+from .openssh_config import resolve
 from .openssh_options import plain
 from .openssh_words import Words
 from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
@@ -87,13 +91,17 @@ class ProgramTransport:
             SignInError: it does not let us in, or its host key is not trusted.
             ConfigError: the ssh config cannot be read, or there is no ssh.
         """
-        attempt = Attempt(self._host)
+        attempt = Attempt(self._host, timeout=self._connect_timeout)
         async with self._connecting:
             channel = await self._start(command, receiver, attempt, None)
             try:
                 async with asyncio.timeout(self._connect_timeout):
+                    await asyncio.wait([channel.opened, channel.jumps], return_when=asyncio.FIRST_COMPLETED)
+                    if not channel.opened.done() and (loop := await find_loop(self._host)) is not None:
+                        raise loop.told(self._host)  # each ssh would start one more, and none would notice
                     await channel.opened
             except TimeoutError as error:
+                channel.note_proxy()
                 channel.abandon()
                 raise translate(error, attempt) from error
             except SignInError as error:
@@ -101,12 +109,24 @@ class ProgramTransport:
                 await note_untrusted_key(attempt)
                 if attempt.proxy_key:
                     raise translate(JumpHostError(attempt.proxy), attempt) from error
+                if error.detail.startswith("Permission denied (") and not attempt.mute:
+                    await self._note_settings(attempt)
+                    raise translate(asyncssh.PermissionDenied("Permission denied"), attempt) from error
                 raise
             except BaseException:
                 channel.abandon()
                 raise
         channel.start()
         return channel
+
+    async def _note_settings(self, attempt: Attempt) -> None:
+        """Note what the config keeps ssh from asking for, which ssh itself does not say."""
+        try:
+            resolved = await asyncio.to_thread(resolve, self._host)
+        except ConfigError as error:
+            log.debug("%s: its settings are not known: %s", self._host, error)
+        else:
+            attempt.asks_not = resolved.asks_not
 
     async def open_by_master(self, command: str, receiver: ChannelReceiver, master: str) -> Channel:
         """Run `command` over a master that is signed in already, or not at all.
@@ -205,6 +225,7 @@ class ProgramChannel(ProcessChannel):
 
     Attributes:
         opened: done when the host runs the command; fails with the error when it will not.
+        jumps: done when ssh goes there through another ssh (ProxyJump).
         master: the control path of the master that it runs over, if any.
         words: what ssh has said.
         transport: what it was opened by.
@@ -224,6 +245,7 @@ class ProgramChannel(ProcessChannel):
         self.opened: asyncio.Future[None] = self._loop.create_future()
         # Whoever waits for it gets the error; when nobody does any more, nobody is missing it.
         self.opened.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.jumps: asyncio.Future[None] = self._loop.create_future()
         self.master = master
         self.words = Words(attempt)
         self.transport = transport
@@ -243,6 +265,7 @@ class ProgramChannel(ProcessChannel):
     def abandon(self) -> None:
         """Nobody wants it: end the process, and tell nobody."""
         self._ended = True
+        self.opened.cancel()  # from here on its pipes are not read any more
         self._release()
         child.end(self._process, group=True)  # a command of the config (Match exec) may be what takes so long
 
@@ -263,6 +286,8 @@ class ProgramChannel(ProcessChannel):
     def _take_line(self, line: str) -> None:
         self.words.take(line)
         log.debug("ssh to %s: %s", self._attempt.host, line)
+        if self.words.jumps and not self.jumps.done():
+            self.jumps.set_result(None)
         if self.words.opened and not self.opened.done():
             self._loop.remove_reader(self._stderr)
             self.opened.set_result(None)
@@ -282,15 +307,20 @@ class ProgramChannel(ProcessChannel):
         self._early += data
         del self._early[:-STDERR_LIMIT]
 
+    def note_proxy(self) -> None:
+        """Note in the attempt what came on standard error so far, and from whom."""
+        attempt, said = self._attempt, telling_line(self._early.decode(errors="replace"))
+        if self.words.through_proxy:
+            attempt.proxy = said or attempt.proxy
+            attempt.mute = attempt.step == "connecting"
+        else:
+            attempt.banner = said
+
     def _process_ended(self, returncode: int) -> None:
         self._log.drain()
         if not self.opened.done():
             self._read_early()
-            said = telling_line(self._early.decode(errors="replace"))
-            if self.words.through_proxy:
-                self._attempt.proxy = said
-            else:
-                self._attempt.banner = said
+            self.note_proxy()
             self.opened.set_exception(self.words.refusal())
         self._log.close()
         super()._process_ended(returncode)

@@ -83,6 +83,17 @@ class Resolved:
         path = self.get("controlpath")
         return "" if path.lower() == "none" else path
 
+    @property
+    def asks_not(self) -> dict[str, str]:
+        """Which methods of signing in that ask a person are left out, each with the setting that does so."""
+        preferred = self.get("preferredauthentications")
+        off = {"password": "PasswordAuthentication", "keyboard-interactive": "KbdInteractiveAuthentication"}
+        found = {method: f"{name} no" for method, name in off.items() if self.get(name.lower()) == "no"}
+        if preferred:
+            left_out = off.keys() - set(preferred.split(","))
+            found |= dict.fromkeys(left_out, f"PreferredAuthentications {preferred}")
+        return found
+
     def route(self, host: str) -> str:
         """Return what tells this way to an address from others, "" for the direct one.
 

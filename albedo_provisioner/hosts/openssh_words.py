@@ -14,7 +14,7 @@ import asyncssh
 
 from ..errors import AlbedoError
 from .ssh_config import config_complaint, config_error
-from .ssh_errors import Attempt, JumpHostError, key_kind, translate
+from .ssh_errors import Attempt, JumpHostError, key_kind, last_line, translate
 from .transport import Exit
 
 # Lines kept for the message in case of failure, and how much of each.
@@ -45,11 +45,13 @@ class Words:
 
     Attributes:
         opened: whether the host runs the command now.
+        jumps: whether ssh reaches the host through another ssh of its own (ProxyJump).
         lines: what was said and is no debugging aid, the newest last.
     """
 
     def __init__(self, attempt: Attempt) -> None:
         self.opened = False
+        self.jumps = False
         self.lines: list[str] = []
         self._attempt = attempt
         self._signalled = False
@@ -103,7 +105,10 @@ class Words:
             attempt.proxy_command = found[1]
             attempt.via = attempt.via or "its ProxyCommand"
         elif line.startswith("debug1: Setting implicit ProxyCommand from ProxyJump: "):
-            attempt.via = "its jump host"
+            attempt.via = f"its jump host {line.split()[-1]}"
+            self.jumps = True
+        elif attempt.via and (found := re.match(r"debug1: kex_exchange_identification: banner line \d+: (.+)", line)):
+            attempt.proxy = attempt.proxy or last_line(found[1])  # a proxy's words for its client, such as HTTP's
         elif found := re.match(r"debug1: Server host (?:key|certificate): (\S+) (SHA256:[^\s,]+)", line):
             # A certificate's fingerprint is that of the key in it.
             attempt.untrusted = f"{key_kind(found[1].replace('-cert-v01', ''))} {found[2]}"
@@ -126,6 +131,7 @@ class Words:
     def refusal(self) -> AlbedoError:
         """Return the error for an ssh that ended before the host ran the command."""
         attempt, reason = self._attempt, self.reason
+        attempt.mute = self.through_proxy and attempt.step == "connecting"
         everything = "\n".join(self.lines)
         error: Exception
         if attempt.via and attempt.proxy and attempt.step == "connecting":

@@ -245,12 +245,21 @@ def ended_early(
         return UnsupportedHostError(
             host,
             f"The command on {host} ended before our code ran ({how.words}): an account that may not run commands, or "
-            f"a file that ends the shell (its login profile; ~/.bashrc, ~/.zshenv, config.fish).{words}",
+            "a file that ends the shell (its login profile; ~/.bashrc, ~/.zshenv, config.fish). "
+            f"{_here(host, 'echo works')} has to print that; `[ -t 0 ] || return` at the top of such a file leaves what "
+            f"follows to shells at a terminal.{words}",
             said or how.words,
         )
     if how.status in (126, 127):  # what is not there is told by `no_python`; this is, and the system cannot load it
         return UnsupportedHostError(
             host, f"{name} on {host} cannot be run ({how.words}).{words}", said or f"{name}: {how.words}"
+        )
+    if said.startswith(_FATAL):
+        advice = "See what it is set up with there (PYTHONHOME, PYTHONPATH in its profile), or use another interpreter"
+        return UnsupportedHostError(
+            host,
+            f"{name} on {host} does not start ({how.words}): {said}. {advice} (--python, the setting 'python').",
+            said,
         )
     return UnsupportedHostError(
         host,
@@ -353,6 +362,24 @@ def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:
 
 LITTLE_MEMORY = 1 << 30
 """Bytes of address space that a kernel, or what it imports, may well want."""
+
+_FATAL = "Fatal Python error: "
+
+
+def death_in(printed: str) -> str:
+    """Return what a Python that died at its start said of it, in one line; empty if that is not what was printed.
+
+    Args:
+        printed: what the host printed, its last part.
+    """
+    lines = ["".join(filter(str.isprintable, line)).strip() for line in printed.splitlines()]
+    at = max((number for number, line in enumerate(lines) if line.startswith(_FATAL)), default=-1)
+    if at < 0:
+        return ""
+    home = next((line for line in lines[:at] if line.startswith("PYTHONHOME = '")), "")
+    causes = [line for line in lines[at + 1 :] if re.match(r"(?:\w+\.)*\w*(?:Error|Exception)\b", line)]
+    return " / ".join([lines[at], *causes[-1:], *([home] if home else [])])[:_MOST_CAUSE]
+
 
 _ERROR = re.compile(r"\S*(?:error|exception)\b|(?:\S+:? )?(?:fatal|error|panic)\b", re.IGNORECASE)
 _MOST_CAUSE = 300

@@ -12,20 +12,19 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import asyncssh
 from asyncssh.public_key import get_default_public_key_algs
 
-from ..errors import HostError, UnreachableError
+from ..errors import HostError
 from .destination import Destination
 from .host_keys import may_be_trusted
-from .ssh_config import JUMPS_IN_A_CIRCLE, no_jump
-from .ssh_errors import Attempt, JumpHostError, key_text, last_line, proxy_wants_sign_in, translate
+from .jump_loops import JumpLoopError
+from .ssh_errors import ASKING, Attempt, JumpHostError, key_text, last_line, proxy_wants_sign_in, translate
 from .ssh_identity import Identities, load_offers
 from .ssh_life import SignsOfLife
-from .ssh_options import expand, forbids_keys, read_options
+from .ssh_options import asks_not, expand, forbids_keys, read_options
 from .ssh_proxy import ProxyCommand
 from .ssh_shortcuts import Inbound, protocol_for
 from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, trusted_keys
@@ -75,12 +74,13 @@ async def connect(
         SignInError: host key unknown or changed, no accepted key.
         ConfigError: the ssh config cannot be read.
     """
+    attempt.timeout = timeout
     try:
         async with asyncio.timeout(timeout):
             return await _connect(Destination.parse(attempt.host), attempt, life, via=None, lost=lost)
     except (OSError, ValueError, asyncssh.Error, JumpHostError) as error:
         raise translate(error, attempt) from error
-    except _JumpLoopError as error:
+    except JumpLoopError as error:
         raise error.told(attempt.host) from error
 
 
@@ -98,7 +98,7 @@ async def _connect(
     attempt.user = options.username
     attempt.family = _FAMILIES.get(options.family, "")
     attempt.address = f"{options.host}:{options.port}"
-    attempt.forbids = forbids_keys(config)
+    attempt.forbids, attempt.asks_not = forbids_keys(config), asks_not(config)
     if via is None and config.get("ProxyJump"):
         via = await _connect_jumps(str(config.get("ProxyJump")), attempt, life, (*led, destination))
     # Ours even where the config asks less often: 60 s, a usual value there, is for firewalls, not for noticing.
@@ -123,6 +123,10 @@ async def _connect(
                 known_hosts=trust.keys,
                 server_host_key_algs=trust.algorithms,
                 encryption_algs=() if config.get("Ciphers") else list(CIPHERS),
+                # Asked or not, the server may say what it wants. Nobody is asked here, and the message tells the rest.
+                preferred_auth=_all_methods(config),
+                password_auth=True,
+                kbdint_auth=True,
                 compression_algs=() if config.get("Compression") else ["none", "zlib@openssh.com"],
                 keepalive_interval=interval,
                 keepalive_count_max=KEEPALIVE_COUNT,
@@ -130,7 +134,7 @@ async def _connect(
             break
         except BaseException as error:
             if proxy is not None:
-                await proxy.collect_words()
+                await proxy.collect_words(client.heard)
                 proxy.close()
             if isinstance(error, asyncssh.HostKeyNotVerifiable) and await trust.widen(client):
                 continue
@@ -154,7 +158,7 @@ async def _connect_jumps(
     As with ssh, the first hop has a ProxyJump of its own if the config says so, and the others have not.
 
     Raises:
-        _JumpLoopError: the first hop is one of `led`, which are reached through it.
+        JumpLoopError: the first hop is one of `led`, which are reached through it.
     """
     via = None
     for text in jumps.split(","):
@@ -162,7 +166,7 @@ async def _connect_jumps(
         try:
             destination = Destination.parse(text)
             if via is None and destination in led:
-                raise _JumpLoopError(led, destination)
+                raise JumpLoopError(led, destination)
             via = await _connect(destination, hop, life, via, lambda error: None, led)
             attempt.via = hop.host
         except (OSError, ValueError, asyncssh.Error, HostError, JumpHostError) as error:
@@ -173,31 +177,18 @@ async def _connect_jumps(
             raise told from error
         except asyncio.CancelledError:
             attempt.step = f"{hop.step} to the jump host {hop.host}"
+            if hop.mute:
+                attempt.mute, attempt.proxy, attempt.proxy_command = True, hop.proxy, hop.proxy_command
+                attempt.via = attempt.via or f"its jump host {hop.host}"
             raise
     assert via is not None
     return via
 
 
-class _JumpLoopError(Exception):
-    """The first jump host of a host, or of such a jump host, is reached through itself.
-
-    Not a `HostError` on its way up: each jump host would put words of its own around it. No `ConfigError` either:
-    `ssh -G` finds nothing wrong, and ssh itself would start one process after another.
-
-    Args:
-        led: the host, and the first jump hosts found from there, in order.
-        hop: the next one, which is among them.
-    """
-
-    def __init__(self, led: tuple[Destination, ...], hop: Destination) -> None:
-        names = [each.host for each in (*led, hop)]
-        super().__init__(", ".join(f"{one} through {other}" for one, other in pairwise(names)))
-        self.hop = hop.host
-
-    def told(self, host: str) -> UnreachableError:
-        """Return the error for the caller who wants to reach this host."""
-        cause = f"{JUMPS_IN_A_CIRCLE} ({self})"
-        return UnreachableError(host, f"{host} cannot be reached: {cause}. {no_jump(self.hop)}", cause)
+def _all_methods(config: asyncssh.config.SSHConfig) -> list[str] | tuple[()]:
+    """Return the sign-in methods that a server may ask for: those of the config first, and those that ask a person."""
+    preferred = str(config.get("PreferredAuthentications") or "")
+    return list(dict.fromkeys([*preferred.split(","), *sorted(ASKING)])) if preferred else ()
 
 
 # -- trust and sign-in
@@ -256,8 +247,15 @@ class _Client(asyncssh.SSHClient):
         self.refused_key: asyncssh.SSHKey | None = None
         self.certificate_refused = False
         self._key_sent = False
+        self._connection: asyncssh.SSHClientConnection | None = None
+
+    @property
+    def heard(self) -> bool:
+        """Whether an ssh server has said which one it is."""
+        return self._connection is not None and bool(self._connection.get_extra_info("server_version"))
 
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
+        self._connection = conn
         self._attempt.step = "agreeing on keys"
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:

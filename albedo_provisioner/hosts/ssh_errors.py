@@ -20,7 +20,10 @@ from dataclasses import dataclass, field, replace
 import asyncssh
 
 from ..errors import AlbedoError, HostError, HostKeyError, SignInError, UnreachableError
-from .ssh_config import config_error, login_command
+from .ssh_config import config_error, login_command, ssh_command
+
+ASKING = frozenset({"password", "keyboard-interactive"})
+"""The sign-in methods that ask a person for something."""
 
 
 @dataclass
@@ -39,11 +42,15 @@ class Attempt:
         offered: the keys that were offered, as "ED25519 SHA256:… (agent)".
         accepted: the key that the server took, and asked for more than that (a second factor); it is not in `offered`.
         forbids: the setting of the config by which no keys are offered, as it is written there.
+        asks_not: the setting of the config by which ssh does not ask for something, by the method.
         locked: the identity files that need a passphrase we do not have.
         notes: other things worth telling about keys and agent.
         via: the jump host that the connection goes through, "" for none.
         banner: the last line of what the server said to whoever signs in.
         proxy: the last line a ProxyCommand wrote to its standard error.
+        mute: whether a ProxyCommand was run, and nothing of an ssh server has come through it.
+        proxy_end: how the ProxyCommand ended, where that is known, as "exit status 1".
+        timeout: seconds that connecting and signing in may take, 0 if that is not told.
         proxy_command: the ProxyCommand, once it has been run; also the one that ssh makes of a ProxyJump.
         proxy_key: what is wrong with a host key on the way there, when that is the trouble: "ED25519 SHA256:… is not
             known".
@@ -62,11 +69,15 @@ class Attempt:
     offered: list[str] = field(default_factory=list)
     accepted: str = ""
     forbids: str = ""
+    asks_not: dict[str, str] = field(default_factory=dict)
     locked: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     via: str = ""
     banner: str = ""
     proxy: str = ""
+    mute: bool = False
+    proxy_end: str = ""
+    timeout: float = 0.0
     proxy_command: str = ""
     proxy_key: str = ""
     leads_to: str = ""
@@ -77,6 +88,11 @@ class Attempt:
         if self.offered:
             self.accepted = self.offered.pop()
             self.methods.clear()
+
+    @property
+    def left_to_ask(self) -> frozenset[str]:
+        """The methods by which the server would have a person asked for something, and the config would, too."""
+        return ASKING & set(self.methods) - self.asks_not.keys()
 
     @property
     def login(self) -> str:
@@ -90,11 +106,17 @@ def last_line(text: str, most: int = 300) -> str:
     return next(filter(None, lines), "")[:most]
 
 
+_GENERAL = re.compile(
+    r"\s*$|stdio forwarding failed|Connection (?:closed|reset) by |(?:kex_exchange_identification|banner exchange"
+    r"|ssh_dispatch_run_fatal|client_loop|Connection to UNKNOWN)\b"
+)
+"""What an ssh on the way says when the way behind it has failed, which is told before that."""
+
+
 def telling_line(text: str) -> str:
-    """Return the line of what an ssh on the way said that tells the cause: the last one, if that is not general."""
-    lines = [line for line in text.splitlines() if "open failed: " in line]
-    last = last_line(text)
-    return last_line(lines[-1]) if lines and last == "stdio forwarding failed" else last
+    """Return the line of what an ssh on the way said that tells the cause: the last one that is not general."""
+    telling = [line for line in text.splitlines() if not _GENERAL.match(line)]
+    return last_line(telling[-1] if telling else text)
 
 
 class JumpHostError(Exception):
@@ -140,6 +162,8 @@ def translate(error: BaseException, attempt: Attempt) -> AlbedoError:
         return _permission_denied(error, attempt)
     if isinstance(error, JumpHostError):
         return _jump_host(str(error), attempt)
+    if attempt.mute and isinstance(error, (OSError, asyncssh.ConnectionLost)):
+        return _mute(error, attempt)
     if isinstance(error, asyncssh.KeyExchangeFailed):
         if attempt.known and "host key algorithm" in error.reason:
             return _changed(attempt, "it offers no key of a known kind")
@@ -200,13 +224,37 @@ def _unreachable(attempt: Attempt, cause: str, advice: str = "") -> UnreachableE
     return UnreachableError(attempt.host, f"{attempt.host}{where} cannot be reached: {cause}.{advice}", cause)
 
 
+def _mute(error: BaseException, attempt: Attempt) -> HostError:
+    """A ProxyCommand that has led to no ssh server: it is to blame, and its words are what there is."""
+    explained = "administratively prohibited" in attempt.proxy or proxy_wants_sign_in(attempt.proxy)
+    if explained or (attempt.proxy and not isinstance(error, TimeoutError) and not attempt.proxy_end):
+        return _jump_host(attempt.proxy, attempt)
+    via = attempt.via if attempt.via.startswith("its jump host ") else f"its ProxyCommand{_program(attempt)}"
+    said = f"said: {attempt.proxy}" if attempt.proxy else "said nothing on its standard error"
+    if isinstance(error, TimeoutError):
+        within = f" within {attempt.timeout:g} s" if attempt.timeout else ""
+        cause = f"{via} led to no ssh server{within}, and {said}"
+    else:
+        cause = f"{via} ended{attempt.proxy_end and f' ({attempt.proxy_end})'}, and {said}"
+    advice = f"See what it does in a terminal: `{ssh_command(attempt.host)}`"
+    return _unreachable(replace(attempt, proxy="", address=""), cause, advice)
+
+
+def _program(attempt: Attempt) -> str:
+    """Return the name of the program that a ProxyCommand runs, as " (nc)"; its arguments may be nobody's business."""
+    found = re.match(r"\s*(?:exec\s+)?(?:\S*/)?([^\s/]+)", attempt.proxy_command)
+    return f" ({found[1]})" if found else ""
+
+
 def _jump_host(words: str, attempt: Attempt) -> HostError:
     """What is told of the way to a host: only its last words."""
     via = attempt.via or "its ProxyCommand"
     if "administratively prohibited" in words:
-        return _forwarding_forbidden(attempt, "jump host" if attempt.via == "its jump host" else "ProxyCommand's host")
+        jumps = attempt.via.startswith("its jump host")
+        return _forwarding_forbidden(attempt, attempt.via.removeprefix("its ") if jumps else "ProxyCommand's host")
     if not proxy_wants_sign_in(words):
-        return _unreachable(replace(attempt, proxy=""), f"{via} said: {words}")
+        name = "" if attempt.via.startswith("its jump host") else _program(attempt)
+        return _unreachable(replace(attempt, proxy=""), f"{via}{name} said: {words}")
     words = words.rstrip(".")
     advice = "and sign in there"
     if attempt.proxy_key:
@@ -263,7 +311,7 @@ def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> Sig
         cause = f"{error.reason} ({methods})"
     told = [*attempt.notes]
     who = f"{attempt.user}@{attempt.host}" if attempt.user and "@" not in attempt.host else attempt.host
-    if attempt.forbids and not {"password", "keyboard-interactive"} & set(attempt.methods):
+    if attempt.forbids and not attempt.left_to_ask:
         # There is nothing that ssh could ask for either.
         told.append(f"your ssh config has {attempt.forbids} for it, so no key is offered")
         advice = "Take that setting out if a key is to let you in"
@@ -279,7 +327,12 @@ def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> Sig
         takes_keys = not attempt.methods or "publickey" in attempt.methods
         told.append("there was no key to offer" if takes_keys else "the server takes no keys")
     advice = f"Run `{attempt.login}` in a terminal and answer what it asks for"
-    if attempt.locked and not attempt.offered:
+    asked = ASKING & set(attempt.methods)
+    if asked and not attempt.left_to_ask and (attempt.accepted or "publickey" not in attempt.methods):
+        settings = " and ".join(dict.fromkeys(attempt.asks_not[method] for method in sorted(asked)))
+        told.append(f"your ssh config has {settings} for it, so ssh does not ask")
+        advice = f"Take that setting out, and run `{attempt.login}` in a terminal"
+    elif attempt.locked and not attempt.offered:
         advice += f", or have your agent hold the key: `ssh-add {shlex.quote(attempt.locked[0])}`"
     return SignInError(attempt.host, f"{who}: {cause}; {'; '.join(told)}. {advice}.", cause)
 

@@ -132,6 +132,23 @@ def forbids_keys(config: asyncssh.config.SSHConfig) -> str:
     return ""
 
 
+def asks_not(config: asyncssh.config.SSHConfig) -> dict[str, str]:
+    """Return which methods of signing in that ask a person the config leaves out, each with the setting."""
+    preferred = config.get("PreferredAuthentications")
+    off = {
+        "password": ("PasswordAuthentication",),
+        "keyboard-interactive": ("KbdInteractiveAuthentication", "ChallengeResponseAuthentication"),
+    }
+    found = {}
+    for method, names in off.items():
+        setting = next((f"{name} no" for name in names if config.get(name) is False), "")
+        if preferred and method not in str(preferred).split(","):
+            setting = f"PreferredAuthentications {preferred}"
+        if setting:
+            found[method] = setting
+    return found
+
+
 def expand(options: asyncssh.SSHClientConnectionOptions, text: str) -> str:
     """Expand percent tokens and ${VARIABLES} in a file name of the config, as ssh_config(5) says."""
     tokens = {

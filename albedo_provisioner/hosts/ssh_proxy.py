@@ -32,6 +32,7 @@ class ProxyCommand:
         self._process: subprocess.Popen[bytes] | None = None
         self._stderr = bytearray()
         self._said_all = asyncio.Event()
+        self._ended: asyncio.Future[int] | None = None
 
     def start(self) -> socket.socket:
         """Start the command; return our end of its socket."""
@@ -53,19 +54,29 @@ class ProxyCommand:
         assert self._process.stderr is not None
         os.set_blocking(self._process.stderr.fileno(), False)
         asyncio.get_running_loop().add_reader(self._process.stderr.fileno(), self._read_stderr)
-        child.watch_exit(self._process, lambda returncode: None)
+        self._ended = asyncio.get_running_loop().create_future()
+        child.watch_exit(self._process, self._ended.set_result)
         return ours
 
-    async def collect_words(self) -> None:
-        """Wait a moment for what the command has to say about its end, and note its last line for the message."""
-        if self._process is None:
+    async def collect_words(self, heard: bool) -> None:
+        """Wait a moment for what the command has to say about its end, and note its last line for the message.
+
+        Args:
+            heard: whether an ssh server was heard through it.
+        """
+        if self._process is None or self._ended is None:
             return
         try:
             async with asyncio.timeout(LAST_WORDS_TIMEOUT):
                 await self._said_all.wait()
+                await asyncio.wait([self._ended])
         except TimeoutError:
             pass
-        self._attempt.proxy = telling_line(self._stderr.decode(errors="replace"))
+        attempt = self._attempt
+        attempt.proxy, attempt.mute = telling_line(self._stderr.decode(errors="replace")), not heard
+        if self._ended.done():
+            code = self._ended.result()
+            attempt.proxy_end = f"signal {child.signal_name(-code)}" if code < 0 else f"exit status {code}"
 
     def close(self) -> None:
         """End the command."""

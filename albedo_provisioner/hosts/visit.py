@@ -22,7 +22,15 @@ from typing import Any, TypeVar
 from ..errors import HostError, UnreachableError
 from . import login_shell
 from .login_shell import BEAT, BEGUN, NO_PYTHON, Profiles
-from .refusals import ended_early, no_python, password_expired, reads_our_input, took_too_long, wants_new_password
+from .refusals import (
+    death_in,
+    ended_early,
+    no_python,
+    password_expired,
+    reads_our_input,
+    took_too_long,
+    wants_new_password,
+)
 from .ssh_errors import last_line
 from .staging import bundle, loader
 from .transport import Buffer, Channel, Exit, Transport
@@ -350,8 +358,8 @@ class Visit:
 
     @property
     def _said(self) -> str:
-        """The last line that the host printed on the side, fit for a message."""
-        return last_line(self.printed)
+        """What the host printed on the side and tells most: its last line mostly, fit for a message."""
+        return death_in(self.printed) or last_line(self.printed)
 
     def _print_before(self) -> None:
         self._print(bytes(self._before))

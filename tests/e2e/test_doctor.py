@@ -302,6 +302,7 @@ class TestOpenFiles:
         with pytest.raises(KernelStartError, match=r"no more than 64 open files on .*\(ulimit -n\)"):
             async with started(sshd_host.location()):
                 pass
+        assert "no more than 64 open files on" in albedo("add", sshd_host.location(), status=1)
         sshd_host.write(".profile", f"{profile}ulimit -n 200\nulimit -S -n 64\n")
         found = await AsyncHosts().diagnose(str(sshd_host.alias))
         assert blocking(found) == []

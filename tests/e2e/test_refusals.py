@@ -152,9 +152,21 @@ class TestTheHost:
             sshd_host.location(), UnsupportedHostError, name, "Access is closed today", "exit status 3", host=sshd_host
         )
         assert "~/.bashrc" in message
+        assert re.search(r"\. ssh .*'echo works' has to print that; `\[ -t 0 \] \|\| return` at the top", message)
+        sshd_host.write(".bashrc", "[ -t 0 ] || return\nexit 3\n")
+        async with started(sshd_host.location()):  # what is advised helps
+            pass
 
 
 class TestTheInterpreter:
+    async def test_dies_at_its_start(self, embedded_host: Embedded) -> None:
+        """Of all that it prints then, what tells."""
+        text = (embedded_host.home / ".profile").read_text()
+        embedded_host.write(".profile", f"{text}export PYTHONHOME=/no/such/home\n")
+        words = ("python3 on", "does not start", "Fatal Python error: ", "'encodings'", "PYTHONHOME = '/no/such/home'")
+        message = await refusal(embedded_host.location(), UnsupportedHostError, *words, host=embedded_host)
+        assert "no Python frame" not in message
+
     async def test_is_not_there(self, any_host: Host) -> None:
         name = any_host.alias or "this machine"
         await refusal(
