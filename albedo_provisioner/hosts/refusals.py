@@ -246,8 +246,8 @@ def ended_early(
             host,
             f"The command on {host} ended before our code ran ({how.words}): an account that may not run commands, or "
             "a file that ends the shell (its login profile; ~/.bashrc, ~/.zshenv, config.fish). "
-            f"{_here(host, 'echo works')} has to print that; `[ -t 0 ] || return` at the top of such a file leaves what "
-            f"follows to shells at a terminal.{words}",
+            f"{_here(host, 'echo works')} has to print that; `[ -t 0 ] || return` at the top of such a file leaves "
+            f"what follows to shells at a terminal.{words}",
             said or how.words,
         )
     if how.status in (126, 127):  # what is not there is told by `no_python`; this is, and the system cannot load it
