@@ -8,10 +8,11 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 from door import Door
 from masters import Master
-from recorder import Recorder, run
+from recorder import Recorder, eventually, run
 from relay import RELAY
 from terminal import Terminal, albedo
 
@@ -106,9 +107,14 @@ async def test_percent_signs_of_a_proxy_command_are_read_once(door: Door, way: t
     relay.write_text(RELAY)
     command = f"""sh -c "echo '%%h %%%%d 100%% %h' > {seen}; exec {sys.executable} {relay} %p\""""
     door.write(ProxyCommand=command, IdentityAgent="none")
+    children = set(psutil.Process().children())
     assert await door.whoami() == door.host.account.name
     assert seen.read_text() == "%h %%d 100% 127.0.0.1\n"
     door.write("first", ProxyCommand=command)
     door.workspace.add_to_ssh_config("Match final all\n  Compression no\n")
     assert await door.whoami("first") == door.host.account.name
     assert seen.read_text() == "%h %%d 100% 127.0.0.1\n"
+    for transport in door.transports:
+        await transport.close()
+    # The commands' ends are waited for on this test's loop, which is about to close.
+    await eventually(lambda: set(psutil.Process().children()) <= children)
