@@ -29,6 +29,7 @@ from .kernels.remote import SHUTDOWN_PATIENCE, RemoteKernel
 from .kernels.request import KernelRequest
 from .location import Location
 from .notebook_name import NotebookName, server
+from .pending_starts import forget_if_it_fails
 from .workspace.serving import serve_memory
 
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
     ).tag(config=True)
 
     def __init__(self, **kwargs: Any) -> None:
+        forget_if_it_fails(kwargs.get("parent"))
         unknown = sorted(
             name for name in kwargs if not self.has_trait(name) and name not in ("parent", "config", "log")
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from faces import Embedded, Host
+import pytest
+from faces import Embedded, Host, Local
 from kernels import add_kernelspec
 from leaks import settled
 from notebook_server import NotebookServer
@@ -12,6 +13,7 @@ from procs import wait_until
 
 
 class TestNotebooks:
+    @pytest.mark.first_visit
     def test_a_notebook_runs_is_interrupted_and_restarted(self, server: NotebookServer, remote_host: Host) -> None:
         """K4: the notebook's own path arrives, too. K2: the log tells each step of the start, as it is by default."""
         answer = server.start(add_kernelspec(remote_host.location()), "täglich.ipynb")
@@ -141,6 +143,16 @@ class TestDialogs:
         answer = server.start(name)
         assert answer.status == 201
         assert server.ask("DELETE", f"api/sessions/{answer.content['id']}").status == 204
+
+    @pytest.mark.parametrize("config", [{}, {"pyhton": "x"}])
+    def test_a_server_in_which_a_start_failed_can_be_stopped(
+        self, server: NotebookServer, local_host: Local, config: dict[str, str]
+    ) -> None:
+        good, bad = add_kernelspec(local_host.location()), add_kernelspec(local_host.location("nowhere"), config)
+        assert server.start(good).status == 201
+        assert server.start(bad, "b.ipynb").status == 500
+        server.stop()
+        assert settled(local_host.leftovers) == []
 
     def test_a_malformed_setting_is_told(self, server: NotebookServer, embedded_host: Embedded) -> None:
         answer = server.start(add_kernelspec(embedded_host.location(), {"pyhton": "x"}))
