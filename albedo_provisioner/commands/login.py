@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -41,6 +42,9 @@ _BATCH_TIMEOUT = 20
 _MASTER_TIMEOUT = 5
 """Seconds for the same over a connection that is there already."""
 
+_CONTROL_TIMEOUT = 3
+"""Seconds for such a connection to hear what it is told; nothing goes to the host for that."""
+
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the parser."""
@@ -58,6 +62,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def run(arguments: argparse.Namespace) -> int:
     """Sign in, or out, and say what was done."""
+    from ..hosts.control_paths import is_listened_to
     from ..hosts.openssh_config import resolve
     from ..hosts.remote import chosen_way
 
@@ -79,7 +84,9 @@ def run(arguments: argparse.Namespace) -> int:
             say(f"You are signed in to {ssh.host} already: its connection is at {path}.")
             return 0
         if room is None:
-            ssh.control(path, "exit")  # it is there and does not answer
+            if not ssh.control(path, "exit") and is_listened_to(path):
+                # An ssh that is to make a new one there, or any other one of the user's, would wait for it for ever.
+                raise AlbedoError(_hung(ssh.host, path))
         else:
             full.append(path)
     if full:
@@ -184,12 +191,30 @@ def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:
 
 
 def _logout(ssh: _Ssh, masters: list[str]) -> int:
+    from ..hosts.control_paths import is_listened_to
+
     ended = [path for path in masters if ssh.control(path, "exit")]
     for path in ended:
         say(f"Signed out of {ssh.host}: the connection at {path} has ended.")
+    hung = [path for path in masters if path not in ended and is_listened_to(path)]
+    if hung:
+        raise AlbedoError(" ".join(_hung(ssh.host, path) for path in hung))
     if not ended:
         say(f"There is no connection to {ssh.host} to end.")
     return 0
+
+
+def _hung(host: str, path: str) -> str:
+    """Return what is told of a connection whose process takes no notice of anything."""
+    from ..hosts.control_paths import listeners
+
+    pids = listeners(path)
+    who = f"process {' and '.join(map(str, pids))}" if pids else "whatever listens there"
+    end = f"kill -9 {' '.join(map(str, pids))}; " if pids else ""
+    return (
+        f"The connection to {host} at {path} is there and does not answer, also not when it is told to end ({who}; it "
+        f"may be stopped). End it yourself: `{end}rm {shlex.quote(path)}`, then sign in again."
+    )
 
 
 class _Ssh:
@@ -273,7 +298,7 @@ class _Ssh:
         """Tell a master something; whether it was there to hear it."""
         from ..hosts.openssh import control_path_option
 
-        told = self.quietly(*control_path_option(path), "-O", what, timeout=_MASTER_TIMEOUT)
+        told = self.quietly(*control_path_option(path), "-O", what, timeout=_CONTROL_TIMEOUT)
         return told is not None and told.returncode == 0
 
     def digest(self) -> str:

@@ -6,7 +6,10 @@ else below a private directory of ours. Every process of the user finds it there
 
 from __future__ import annotations
 
+import glob
 import os
+import re
+import socket
 import stat
 from pathlib import Path
 
@@ -96,6 +99,38 @@ def socket_identity(path: str) -> Identity | None:
     if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.getuid():
         return None
     return status.st_ino, status.st_ctime_ns
+
+
+def is_listened_to(path: str) -> bool:
+    """Whether a process listens at a control socket, be it that it takes no notice of who comes; at once."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)
+        try:
+            caller.connect(path)
+        except BlockingIOError:
+            return True  # so many wait for it already
+        except OSError:
+            return False
+        return True
+
+
+def listeners(path: str) -> list[int]:
+    """Return the processes that listen at a control socket, where the system tells (Linux)."""
+    # ssh binds the socket under a longer name and then moves it, which the system takes no note of.
+    bound = re.compile(rf"{re.escape(path)}(?:\.\w{{16}})?")
+    try:
+        lines = [line.split(maxsplit=7) for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()]
+    except OSError:
+        return []
+    sockets = {f"socket:[{line[6]}]" for line in lines if len(line) == 8 and bound.fullmatch(line[7])}
+    found = set()
+    for link in glob.iglob("/proc/[0-9]*/fd/*"):
+        try:
+            if os.readlink(link) in sockets:
+                found.add(int(link.split("/")[2]))
+        except OSError:
+            continue  # another account's, or it has ended
+    return sorted(found)
 
 
 def holds_something(directory: Path) -> bool:

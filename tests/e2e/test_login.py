@@ -11,6 +11,7 @@ import socket
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -241,6 +242,26 @@ def test_a_connection_that_does_not_answer_any_more_is_replaced(no_key: Real, wo
     assert "Signed in" in log_in(no_key.alias, ("password:", PASSWORD))
     assert whoami_elsewhere(no_key.alias) == no_key.account.name
     assert len(sockets(workspace)) == 1
+
+
+def test_a_connection_whose_process_is_stopped_is_named_with_what_to_do(no_key: Real, workspace: Workspace) -> None:
+    """It is told in time, by a sign-out, too; and what is advised helps."""
+    workspace.ssh_config.write_text(f"ControlPath {workspace.root}/own-%C\n" + workspace.ssh_config.read_text())
+    path = control_path(str(no_key.alias))
+    log_in(no_key.alias, ("password:", PASSWORD))
+    (pid,) = re.findall(r"pid=(\d+)", ssh("-O", "check", str(no_key.alias)).stderr)
+    os.kill(int(pid), signal.SIGSTOP)
+    command = f"kill -9 {pid}; rm {path}"
+    try:
+        for options in ([], ["--logout"]):
+            began = time.monotonic()
+            with Terminal(*albedo("login", *options, str(no_key.alias))) as terminal:
+                assert terminal.end() == 1, terminal.shown
+            assert time.monotonic() - began < 15
+            assert f"`{command}`" in " ".join(terminal.shown.split())
+    finally:
+        subprocess.run(command, shell=True, check=True)
+    assert "Signed in" in log_in(no_key.alias, ("password:", PASSWORD))
 
 
 async def test_a_connection_without_room_gets_another_one_beside_it(no_key: Real, workspace: Workspace) -> None:

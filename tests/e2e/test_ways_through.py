@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+import psutil
 import pytest
 from door import Door
-from procs import everyone, wait_until
+from procs import everyone
+from recorder import eventually
 from terminal import Terminal, albedo
 
 from albedo_provisioner.errors import SignInError, UnreachableError
@@ -22,7 +24,7 @@ both_ways = pytest.mark.parametrize("way", [SSHTransport, ProgramTransport])
 async def test_the_words_of_a_proxy_command_are_told_and_its_silence_is_no_trouble_of_the_network(
     door: Door, way: type[Transport]
 ) -> None:
-    door.way = way
+    door.way, children = way, set(psutil.Process().children())
     door.write("talks", ProxyCommand="sh -c 'echo no way out >&2; sleep 0.2; exit 1'")
     door.write("behind", ProxyJump="talks")
     door.write("ends", ProxyCommand="true")
@@ -47,7 +49,8 @@ async def test_the_words_of_a_proxy_command_are_told_and_its_silence_is_no_troub
         assert words in message
         assert f"terminal: `ssh -F {door.workspace.ssh_config} {name}`" in message
         assert "VPN" not in message
-    wait_until(lambda: not [each for each in everyone() if "321" in each.argv], what="nothing is left")
+    await eventually(lambda: not [each for each in everyone() if "321" in each.argv])
+    await eventually(lambda: set(psutil.Process().children()) <= children)
 
 
 async def test_jump_hosts_in_a_circle_that_the_program_does_not_notice_are_told(door: Door) -> None:
