@@ -24,7 +24,7 @@ from . import child
 from .control_paths import Identity, socket_identity
 from .destination import find_ssh, ssh_arguments
 from .jump_loops import find_loop
-from .openssh_config import resolve
+from .openssh_config import HostSettings
 from .openssh_options import plain
 from .openssh_words import Words
 from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
@@ -69,10 +69,14 @@ class ProgramTransport:
     Args:
         host: `[user@]host`, the host being a name, an address or an alias of the ssh config.
         connect_timeout: seconds for connect and login together.
+        settings: what ssh says of the host, where somebody else asks for it, too.
     """
 
-    def __init__(self, host: str, *, connect_timeout: float = CONNECT_TIMEOUT) -> None:
+    def __init__(
+        self, host: str, *, connect_timeout: float = CONNECT_TIMEOUT, settings: HostSettings | None = None
+    ) -> None:
         self._host = host
+        self._settings = settings or HostSettings(host)
         self._connect_timeout = connect_timeout
         self._channels: set[ProgramChannel] = set()
         self._suspects: dict[str, Identity | None] = {}
@@ -122,7 +126,7 @@ class ProgramTransport:
     async def _note_settings(self, attempt: Attempt) -> None:
         """Note what the config keeps ssh from asking for, which ssh itself does not say."""
         try:
-            resolved = await asyncio.to_thread(resolve, self._host)
+            resolved = await self._settings.ask()
         except ConfigError as error:
             log.debug("%s: its settings are not known: %s", self._host, error)
         else:

@@ -32,6 +32,9 @@ RESOLVE_TIMEOUT = 15.0
 # How long an answer is believed while the config files say the same, in seconds: this machine's name is in it, for one.
 FRESH = 60.0
 
+# The same of an answer for which commands were run: they may say something else each time, and may take long.
+FRESH_OF_COMMANDS = 10.0
+
 # What asyncssh 2.24 does not do, or only with packages that are not among ours (PKCS#11, GSSAPI, FIDO), or only when we
 # have read the config already (CanonicalizeHostname, which changes what the config says).
 _BEYOND_ASYNCSSH = {
@@ -189,13 +192,13 @@ class HostSettings:
         key = tuple(sorted(options.items()))
         if key in self._known:
             asked, config, resolved = self._known[key]
-            if time.monotonic() - asked < FRESH and config == list(config_lines()):
+            fresh = FRESH_OF_COMMANDS if resolved.ran_commands else FRESH
+            if time.monotonic() - asked < fresh and config == list(config_lines()):
                 return resolved
         config = list(config_lines())
         resolved = await asyncio.get_running_loop().run_in_executor(None, lambda: resolve(self._host, **options))
         self._complaint = config, ""
-        if not resolved.ran_commands:  # what those say may be different each time
-            self._known[key] = (time.monotonic(), config, resolved)
+        self._known[key] = (time.monotonic(), config, resolved)
         return resolved
 
     async def ask_if_worth_it(self) -> Resolved | None:

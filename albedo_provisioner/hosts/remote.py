@@ -72,8 +72,8 @@ class RemoteTransport:
     def __init__(self, host: str) -> None:
         self._host = host
         self.builtin = SSHTransport(host)
-        self.program = ProgramTransport(host)
         self._settings = HostSettings(host)
+        self.program = ProgramTransport(host, settings=self._settings)
         self._watch = SignInWatch(host, self._settings)
         self._failing = False
 

@@ -21,6 +21,7 @@ from albedo_provisioner.hosts.destination import find_ssh
 from albedo_provisioner.hosts.openssh import ProgramTransport
 from albedo_provisioner.hosts.openssh_config import HostSettings
 from albedo_provisioner.hosts.openssh_options import version
+from albedo_provisioner.hosts.remote import RemoteTransport
 from albedo_provisioner.hosts.ssh import SSHTransport
 from albedo_provisioner.hosts.transport import Exit, Transport
 
@@ -118,3 +119,16 @@ async def test_percent_signs_of_a_proxy_command_are_read_once(door: Door, way: t
         await transport.close()
     # The commands' ends are waited for on this test's loop, which is about to close.
     await eventually(lambda: set(psutil.Process().children()) <= children)
+
+
+async def test_a_command_of_the_config_is_run_no_more_often_than_it_takes(door: Door) -> None:
+    """Once for us, to know which ssh it takes, and once by that ssh; who asks again soon has the first one's answer."""
+    ran = door.workspace.root / "ran"
+    door.workspace.add_to_ssh_config(f'Match originalhost gpu exec "echo >> {ran}"\n  Compression no\n')
+    door.write(Port="1")
+    transport = RemoteTransport("gpu")
+    door.transports.append(transport)
+    for times in (2, 3):
+        with pytest.raises(UnreachableError):
+            await transport.open("true", Recorder())
+        assert len(ran.read_text().splitlines()) == times
