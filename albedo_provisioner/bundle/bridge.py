@@ -89,7 +89,8 @@ def attach(request: dict[str, Any]) -> None:
         fail("stuck", detail=str(error))
     except OSError as error:
         fail("keeper", detail=error.strerror or str(error))
-    offer = json.dumps({name: request[name] for name in ("link", "client", "fresh", "hello")}).encode()
+    offered = {name: request[name] for name in ("link", "client", "fresh", "hello")}
+    offer = json.dumps({**offered, "attempt": request.get("attempt")}).encode()
     socket.send_fds(connection, [struct.pack("!I", len(offer)) + offer], [0, 1])
     if _taken(connection):
         wait(connection)

@@ -44,6 +44,8 @@ class Client:
         self.name = name
         self.hold = hold
         self.link = Link(hold)
+        self.attempt: tuple[str, int] = ("", 0)
+        """The process that it was attached by last, and that one's number of the attempt."""
         self.greeted = False
         """Whether a greeting ever came that fits."""
         self.away_since = 0.0
@@ -57,6 +59,10 @@ class Client:
     def attached(self) -> bool:
         """Whether there is a connection."""
         return self._bridge is not None
+
+    def has_come_since(self, attempt: tuple[str, int]) -> bool:
+        """Whether the same process has made a later attempt, which got here first."""
+        return attempt[0] == self.attempt[0] != "" and attempt[1] < self.attempt[1]
 
     @property
     def descriptors(self) -> tuple[int, int]:

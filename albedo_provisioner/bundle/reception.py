@@ -194,6 +194,8 @@ class Reception:
             offer = json.loads(data[4 : 4 + struct.unpack_from("!I", data)[0]])
             link_id, name, fresh = str(offer["link"]), str(offer["client"]), bool(offer["fresh"])
             greeting = offer["hello"].encode("latin-1")
+            process, number = offer.get("attempt") or ("", 0)
+            attempt = str(process)[:64], int(number)
             if len(descriptors) != 2 or flags & socket.MSG_CTRUNC:
                 raise ValueError(f"{len(descriptors)} descriptors")
             if not (link_id.isascii() and link_id.isalnum()) or len(link_id) > 64:
@@ -204,11 +206,17 @@ class Reception:
                 os.close(leftover)
             bridge.close()
             return
+        client = self._clients.get(link_id)
+        if client is not None and client.has_come_since(attempt):
+            # The connection broke while its command was under way, and the client is here by a newer one already.
+            for descriptor in descriptors:
+                os.close(descriptor)
+            bridge.close()
+            return
         try:
             bridge.send(TAKEN)
         except OSError:
             pass  # it has ended, which is noticed like at any other time
-        client = self._clients.get(link_id)
         known = client is not None
         if client is None:
             client = self._clients[link_id] = Client(link_id, name, self._hold)
@@ -216,6 +224,7 @@ class Reception:
             client.link.farewell("replaced", "a newer connection of the same client took over")
             client.flush()
             self._detach(client, now)
+        client.attempt = attempt
         client.attach(bridge, descriptors, self._hello(), now)
         for number in (descriptors[0], bridge.fileno()):
             self._poller.register(number, zmq.POLLIN)

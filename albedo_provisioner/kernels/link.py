@@ -7,6 +7,7 @@ there is no keeper any more ends it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import logging
 import os
@@ -37,6 +38,10 @@ from ..hosts.transport import Exit, Transport, join
 from ..hosts.visit import Visit
 
 log = logging.getLogger("albedo_provisioner.link")
+
+_PROCESS = uuid.uuid4().hex
+_attempts = itertools.count(1)
+"""Of all links of this process: a command whose connection broke may get to the keeper after one that came later."""
 
 PING_EVERY = 3.0
 """Seconds between looks at whether the keeper is still heard from; after that much silence it is asked."""
@@ -286,6 +291,7 @@ class KernelLink:
             "client": self.client,
             "node": self._node,
             "fresh": self._link.fresh,
+            "attempt": [_PROCESS, next(_attempts)],
             # Our greeting goes along with the request, and not behind it: the bundle may have to go in between.
             "hello": hello.decode("latin-1"),
         }

@@ -236,8 +236,11 @@ class RemoteKernel(WatchedKernel):
 
         Raises:
             KernelStartError: it ended instead.
+            AlbedoError: a newer process has taken our place meanwhile.
         """
         while self.state == "starting":
+            if self._replaced:
+                raise AlbedoError(str(self.cause))
             self._changed.clear()
             await self._changed.wait()
         if self.state == "exited":

@@ -308,3 +308,21 @@ async def test_what_was_on_its_way_to_a_client_that_left_is_kept_for_a_moment_an
             assert len(cell.stdout) == 1000 * 100_001
             assert door.resident() - before > 80 << 20
         await eventually(lambda: door.resident() - before < 24 << 20, 60, "no more is held than may be")
+
+
+async def test_a_connection_that_was_made_before_the_one_that_is_there_takes_nothing_over(
+    embedded_host: Embedded,
+) -> None:
+    """L5: its command was under way when it broke, and reaches the keeper after that of the next one."""
+    async with unharmed(embedded_host) as door:
+        with door.attached(attempt=["a", 2]) as newer:
+            assert newer.recv(1 << 16)
+            with door.attached(attempt=["a", 1]) as late:
+                assert ended(late)
+            newer.sendall(wire.ping_frame(wire.PING, 7))
+            said = b""
+            while wire.ping_frame(wire.PONG, 7) not in said:  # it is served as before
+                said += (piece := newer.recv(1 << 16))
+                assert piece
+            with door.attached(attempt=["b", 1]) as another:
+                assert another.recv(1 << 16), "another process's is newer, whatever its number"
