@@ -20,9 +20,9 @@ from pathlib import Path
 from ..errors import ConfigError
 from . import child
 from .control_paths import holds_something, is_private, names, our_directories, socket_identity
-from .destination import find_ssh, ssh_arguments
+from .destination import Destination, find_ssh, ssh_arguments
 from .openssh_options import attached
-from .ssh_config import config_complaint, config_error, config_lines
+from .ssh_config import config_complaint, config_error, config_lines, config_words
 
 log = logging.getLogger("albedo_provisioner.hosts")
 
@@ -49,6 +49,7 @@ _BEYOND_ASYNCSSH = {
 # Settings whose mention anywhere in the config makes it worth asking ssh, besides `Match exec`, and GSSAPI for those
 # who have a ticket. All others asyncssh knows, or they make no difference to a command without a terminal.
 _WORTH_ASKING = {"controlpath", *_BEYOND_ASYNCSSH}
+_MATCH_EXEC = "Match exec"
 _NO = ("", "no", "none", "false")
 
 _ROUTE = ("proxyjump", "proxycommand", "hostkeyalias", "bindaddress", "bindinterface")
@@ -208,12 +209,22 @@ class HostSettings:
             ConfigError: as `resolve`.
         """
         lines = list(config_lines())
-        worth_it = bool(_hardware_keys()) or any(
-            keyword in _WORTH_ASKING or (keyword == "match" and "exec" in rest.lower()) for keyword, rest in lines
-        )
+        worth_it = bool(_hardware_keys()) or any(keyword in _WORTH_ASKING for keyword, rest in lines)
+        if not worth_it and self.need_at_once():
+            return None  # the command would be run twice, and what it says changes nothing about the way
+        worth_it = worth_it or any(keyword == "match" and "exec" in rest.lower() for keyword, rest in lines)
         if not worth_it and any(keyword == "gssapiauthentication" for keyword, rest in lines):
             worth_it = await _has_ticket()
         return await self.ask() if worth_it and find_ssh() else None
+
+    def need_at_once(self) -> str:
+        """Return what the host needs that asyncssh has not got, as far as that is seen without asking; "" for nothing.
+
+        That is a `Match exec` that nothing but the host's name stands before.
+        """
+        name = Destination.parse(self._host).host
+        sure = (keyword == "match" and _runs_a_command(rest, name) for keyword, rest in config_lines())
+        return _MATCH_EXEC if any(sure) and find_ssh() else ""
 
     async def complaint(self) -> str:
         """Return what ssh finds wrong with the config, in a sentence; empty for nothing. Asked once for each config."""
@@ -262,7 +273,7 @@ class HostSettings:
         """Return what the host needs that asyncssh has not got, "" for nothing."""
         if resolved.ran_commands:
             # asyncssh runs it without the percent tokens, and holds up everything else meanwhile.
-            return "Match exec"
+            return _MATCH_EXEC
         for name, need in _BEYOND_ASYNCSSH.items():
             if resolved.is_on(name):
                 return need
@@ -284,6 +295,24 @@ async def sign_in_path(host: str) -> str | None:
         return None
     users, ours = resolved.control_path, our_directories(resolved.route(host))
     return users or (str(ours[0] / "%C") if ours else None)
+
+
+def _runs_a_command(criteria: str, name: str) -> bool:
+    """Whether a `Match` line, if it is read at all, surely has its command run for a host.
+
+    Args:
+        criteria: what follows `Match`.
+        name: the host's name as the user spells it.
+    """
+    from asyncssh.pattern import WildcardPatternList
+
+    words = iter(config_words(criteria))
+    for word in words:
+        if word.lower() == "exec":
+            return True
+        if word.lower() != "originalhost" or not WildcardPatternList(next(words, "")).matches(name):
+            return False
+    return False
 
 
 def _hardware_keys() -> set[str]:

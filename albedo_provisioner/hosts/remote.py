@@ -96,8 +96,8 @@ class RemoteTransport:
             self._failing = True
             if isinstance(error, SignInError):
                 self._watch.look_out()
-            if JUMPS_IN_A_CIRCLE in str(error):
-                raise  # ssh would say the same once more
+            if JUMPS_IN_A_CIRCLE in str(error) or self._settings.need_at_once():
+                raise  # ssh would say the same once more, or has said so itself
             if chosen_way() != "builtin" and (complaint := await self._settings.complaint()):
                 # A line that ssh in process passes over may be why it went wrong, or somewhere else.
                 raise type(error)(self._host, f"{error} {complaint}", error.detail) from error
@@ -127,7 +127,7 @@ class RemoteTransport:
         resolved = await self._settings.ask_if_worth_it()
         for master in await self._settings.live_sockets(resolved):
             return Way("master", f"you are signed in, by the connection at {master}")
-        need = "ALBEDO_SSH=program" if way == "program" else ""
+        need = "ALBEDO_SSH=program" if way == "program" else self._settings.need_at_once()
         if resolved is not None:
             need = need or await self._settings.need_of_program(resolved)
         return Way("program", need) if need else Way("builtin")
@@ -180,7 +180,9 @@ class RemoteTransport:
     async def _directly(self, command: str, receiver: ChannelReceiver, way: str, resolved: Resolved | None) -> Channel:
         if way == "program":
             return await self.program.open(command, receiver)
-        need = await self._settings.need_of_program(resolved) if resolved is not None else ""
+        need = self._settings.need_at_once()
+        if resolved is not None:
+            need = await self._settings.need_of_program(resolved)
         if need:
             log.debug("%s: by the ssh program, because of %s", self._host, need)
             return await self.program.open(command, receiver)

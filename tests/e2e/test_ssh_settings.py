@@ -121,14 +121,18 @@ async def test_percent_signs_of_a_proxy_command_are_read_once(door: Door, way: t
     await eventually(lambda: set(psutil.Process().children()) <= children)
 
 
-async def test_a_command_of_the_config_is_run_no_more_often_than_it_takes(door: Door) -> None:
-    """Once for us, to know which ssh it takes, and once by that ssh; who asks again soon has the first one's answer."""
+@pytest.mark.parametrize(("criteria", "times"), [("originalhost gpu", (1, 2)), ("host 127.0.0.1", (2, 3))])
+async def test_a_command_of_the_config_is_run_no_more_often_than_it_takes(
+    door: Door, criteria: str, times: tuple[int, int]
+) -> None:
+    """Once, by the ssh that goes there; and once for us where it takes that to know which ssh that is."""
     ran = door.workspace.root / "ran"
-    door.workspace.add_to_ssh_config(f'Match originalhost gpu exec "echo >> {ran}"\n  Compression no\n')
+    door.workspace.add_to_ssh_config("Host gpu\n  HostName 127.0.0.1\n")
+    door.workspace.add_to_ssh_config(f'Match {criteria} exec "echo >> {ran}"\n  Compression no\n')
     door.write(Port="1")
     transport = RemoteTransport("gpu")
     door.transports.append(transport)
-    for times in (2, 3):
+    for expected in times:
         with pytest.raises(UnreachableError):
             await transport.open("true", Recorder())
-        assert len(ran.read_text().splitlines()) == times
+        assert len(ran.read_text().splitlines()) == expected
