@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
-from faces import Embedded
+from faces import Embedded, keeper_of
 from kernels import eventually, started, under_way, until_status
+from procs import send
 
 from albedo_provisioner import AsyncSessions, Sessions
 from albedo_provisioner.errors import AlbedoError
@@ -125,3 +128,33 @@ def test_a_session_is_open_in_one_place_at_a_time(embedded_host: Embedded) -> No
         for act in (lambda: session.move(embedded_host.location()), lambda: session.execute("1")):
             with pytest.raises(AlbedoError, match="has been closed"):
                 act()
+
+
+@pytest.mark.parametrize("how", ["cancelled", "interrupted"])
+async def test_a_call_that_is_given_up_does_not_begin_on_the_next_kernel(
+    embedded_host: Embedded, async_sessions: AsyncSessions, how: str
+) -> None:
+    """S4: its own one had ended before it could begin, which nobody knew then."""
+    session = await async_sessions.open(embedded_host.location())
+    await session.execute("x = 41")
+    pid = (await session.status())["process"]["pid"]
+    keeper = keeper_of(embedded_host)
+    send(keeper, signal.SIGSTOP)
+    os.kill(pid, signal.SIGKILL)
+    call = asyncio.create_task(session.execute("open('ran', 'w').close()", cell_id="c"))
+    await under_way(session)
+    if how == "cancelled":
+        call.cancel()
+        await asyncio.gather(call, return_exceptions=True)
+        send(keeper, signal.SIGCONT)
+    else:
+        interrupt = asyncio.create_task(session.interrupt())
+        await session.status()  # it has been sent by now
+        send(keeper, signal.SIGCONT)
+        await interrupt  # whether or not it found the kernel there
+    result = await session.cell("c")
+    assert result.status == "interrupted", result.kernel.note
+    assert "was not run" in str(result.kernel.note)
+    after = await session.execute("'x' in globals()")
+    assert (after.value, after.kernel.state_lost) == ("False", True)
+    assert not (embedded_host.home / "ran").exists()
