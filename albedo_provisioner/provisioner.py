@@ -41,8 +41,12 @@ SIGNAL_TIMEOUT = 10.0
 RESTART_PATIENCE = 2.0
 """Seconds that a restart waits for a host that has only just been lost, before it is refused."""
 
-ANSWER_PATIENCE = 6.0
-"""Seconds that a restart waits for a sign of a host that is not known to be lost."""
+ANSWER_PATIENCE = 4.5
+"""Seconds that a restart or an end waits for a sign of a host that is not known to be lost. A connection that does not
+answer is replaced meanwhile."""
+
+_LATELY = 10.0
+"""Seconds for which it need not be asked again whether the host answers."""
 
 FINISH_TIMEOUT = 10.0
 """Seconds that an ended kernel's host is given to prove that nothing is left."""
@@ -144,6 +148,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._request: KernelRequest | None = None
         self._waited = False
         self._end_wanted = False
+        self._asked_at = self._answered_at = 0.0  # when a host was last asked whether it answers, and when it did
         self._info_file: str | None = None
         self._renamed = ""  # the path of the notebook, since it was renamed
         self._name: NotebookName | None = None
@@ -398,7 +403,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         if self.on_server_exit == "keep" and _server_is_stopping(self._info_file):
             # The first thing that a stopping server does to a kernel is to interrupt it.
             await self._keep()
-        elif shutting_down and not await self._answers(RESTART_PATIENCE):
+        elif shutting_down and not await self._answers():
             # Managers interrupt before they end or restart a kernel. Coming later, by itself, to a kernel whose restart
             # was refused, that would break off a cell that nobody wanted to break off.
             return
@@ -431,7 +436,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         if kernel is None or kernel.guest:
             return
         timeout = term_grace + SIGNAL_TIMEOUT
-        if kernel.away is not None:
+        if self._out_of_reach(kernel):
             # It is done when the host is back; nothing is gained by waiting. The kernel is not let go of here, because
             # jupyter_client's `restart_kernel(now=True)` comes this way too, without saying that it is a restart.
             timeout, self._waited = 0.0, True
@@ -459,7 +464,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             return
         if restart:
             asked = time.monotonic()
-            if not await self._answers(RESTART_PATIENCE if kernel.away is not None else ANSWER_PATIENCE):
+            if self._asked_in_vain(kernel) or not await self._answers():
                 refusal = (
                     f"{kernel.host} is out of reach ({kernel.away or 'it does not answer'}), so the kernel cannot be "
                     "restarted now. It stays; try again when the host is back."
@@ -469,11 +474,31 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 # The relay held back the manager's own request to end meanwhile, so this does it.
                 await self._stop(2.0)
                 return
+        elif not self._asked_in_vain(kernel) and time.monotonic() - self._answered_at >= _LATELY:
+            await self._answers()  # if it does not, what follows waits for nothing
         io_thread.IOThread.get().call_soon(kernel.expect_end)
         self._end_wanted = True
 
-    async def _answers(self, seconds: float) -> bool:
-        return self._kernel is not None and await io_thread.run(self._kernel.answers_within(seconds))
+    async def _answers(self) -> bool:
+        """Say whether the host answers, within some seconds."""
+        kernel = self._kernel
+        if kernel is None:
+            return False
+        self._asked_at = time.monotonic()
+        patience = RESTART_PATIENCE if kernel.away is not None else ANSWER_PATIENCE
+        answers = await io_thread.run(kernel.answers_within(patience))
+        if answers:
+            self._answered_at = time.monotonic()
+        return answers
+
+    def _out_of_reach(self, kernel: RemoteKernel) -> bool:
+        """Whether the host is out of reach, or has just not answered, so that waiting for it is of no use."""
+        return kernel.away is not None or self._asked_in_vain(kernel)
+
+    def _asked_in_vain(self, kernel: RemoteKernel) -> bool:
+        """Whether nothing has come from the host since it was asked whether it answers, which was not long ago."""
+        lately = time.monotonic() - self._asked_at < _LATELY
+        return lately and max(self._answered_at, kernel.heard_at) < self._asked_at
 
     async def _refuse_restart(self, kernel: RemoteKernel, error: AlbedoError) -> NoReturn:
         await io_thread.run(kernel.tell_user(f"[albedo] {error}"))
@@ -500,7 +525,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
             return
         self._let_go()
         try:
-            timeout = FINISH_TIMEOUT if kernel.away is None else 0.0
+            timeout = 0.0 if self._out_of_reach(kernel) else FINISH_TIMEOUT
             report = await io_thread.run(kernel.finish(term_grace=1.0, timeout=timeout))
         except LinkAwayError as error:
             self.log.warning("Kernel %s: %s", self.kernel_id, error)
@@ -552,7 +577,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
 
     def get_shutdown_wait_time(self, recommended: float = 5.0) -> float:
         """Allow for the way to the host on top of what a local kernel gets; out of reach, waiting is of no use."""
-        return recommended + 2.0 if self._kernel is None or self._kernel.away is None else 0.0
+        return 0.0 if self._kernel is not None and self._out_of_reach(self._kernel) else recommended + 2.0
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """Return what another process needs to take the kernel up again (`load_provisioner_info`). It holds the key."""

@@ -50,6 +50,9 @@ SILENCE = 9.0
 """Seconds of silence after which a connection is given up as half-open. With a look every `PING_EVERY` seconds that is
 noticed within 12 s, and replaced within the 15 s that users are promised."""
 
+DOUBT = 3.0
+"""Seconds for the keeper to be heard from when somebody wants to know at once whether the host answers."""
+
 LONGEST_SILENCE = 120.0
 """Seconds of silence after which it is given up all the same while the connection below carries something: a packet
 that takes long on a slow link, or the output of another kernel."""
@@ -147,7 +150,8 @@ class KernelLink:
         self._broken = asyncio.Event()
         self._paused = False  # whether the way there is full
         self._held_up = False  # whether we take nothing from there at the moment
-        self._heard = 0.0
+        self.heard_at = 0.0
+        """When something last came from the host, by `time.monotonic`."""
         self._doubted = 0.0  # when it was last doubted that a connection of before is good for anything
         self._ack: asyncio.TimerHandle | None = None
         self._calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -203,12 +207,35 @@ class KernelLink:
         self._held_up = yes
         if self._visit is not None:
             if not yes:
-                self._heard = time.monotonic()  # the silence was ours
+                self.heard_at = time.monotonic()  # the silence was ours
             self._visit.hold_up(yes)
 
     def retry_now(self) -> None:
         """Try to reattach at once instead of at the end of the present pause."""
         self._hurry.set()
+
+    def doubt(self) -> None:
+        """See at once whether the connection is good for anything, because somebody waits for that; if it is not, have
+        it replaced much sooner than otherwise.
+        """
+        self.retry_now()
+        visit, asked = self._visit, time.monotonic()
+        if visit is None or not self.attached or self._held_up:
+            return
+        self._link.ping(1)
+        self._flush()
+
+        def look() -> None:
+            if visit is self._visit and self.heard_at < asked and not self._held_up and not self.carried_since(asked):
+                visit.suspect()
+                self._break(visit, f"nothing was heard for {time.monotonic() - asked:.0f} s")
+
+        asyncio.get_running_loop().call_later(DOUBT, look)
+
+    def carried_since(self, when: float) -> bool:
+        """Whether the connection below has carried something since then, be it but a part of what is large."""
+        carried = self._visit.carried_at if self._visit is not None else None
+        return carried is not None and carried > when
 
     @property
     def attached(self) -> bool:
@@ -326,7 +353,7 @@ class KernelLink:
     def _on_data(self, visit: Visit, data: bytes) -> None:
         if visit is not self._visit:
             return  # an older connection's last words
-        self._heard = time.monotonic()
+        self.heard_at = time.monotonic()
         for event in self._link.receive(data):
             self._take_safely(visit, event)  # all of them, whatever one of them does: they count as received
         if visit is not self._visit:
@@ -494,11 +521,10 @@ class KernelLink:
             return
         if doubtful:
             self._doubted = time.monotonic()
-            self._heard = min(self._heard, self._doubted - SILENCE + PING_EVERY)
+            self.heard_at = min(self.heard_at, self._doubted - SILENCE + PING_EVERY)
         now = time.monotonic()
-        silent = now - self._heard
-        carried = self._visit.carried_at if self._visit is not None else None
-        carries = carried is not None and carried > self._doubted and now - carried < SILENCE
+        silent = now - self.heard_at
+        carries = self.carried_since(max(self._doubted, now - SILENCE))
         if self._visit is not None and silent >= (LONGEST_SILENCE if carries else SILENCE):
             if not carries:
                 self._visit.suspect()

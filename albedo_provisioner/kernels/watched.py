@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -98,6 +99,11 @@ class WatchedKernel:
                 await self._link.tried.wait()
 
     @property
+    def heard_at(self) -> float:
+        """When something last came from the host, by `time.monotonic`."""
+        return self._link.heard_at
+
+    @property
     def connections(self) -> int:
         """How many connections the link has had."""
         return self._link.connections
@@ -112,16 +118,24 @@ class WatchedKernel:
         return (1 if self.exit_code is None else self.exit_code) if self.state == "exited" else None
 
     async def answers_within(self, seconds: float) -> bool:
-        """Ask the host something, and say whether it answers within so long. A break is known only some seconds after
-        it happened, so that there is a connection says little.
+        """Ask the host something, and say whether it answers within so long; if bytes pass meanwhile, twice as long.
+
+        A break is known only some seconds after it happened, so that there is a connection says little. One that does
+        not answer is replaced soon, and then the host may answer over the next one.
         """
-        try:
-            await self._link.call("status", seconds)
-        except LinkAwayError:
-            return False
-        except KernelGoneError:
-            pass  # that is an answer
-        return True
+        asked = time.monotonic()
+        self._link.doubt()
+        for patience in (seconds, seconds):
+            try:
+                await self._link.call("status", patience)
+            except LinkAwayError:
+                if not self._link.carried_since(asked):
+                    return False
+            except KernelGoneError:
+                break  # that is an answer
+            else:
+                return True
+        return self._link.ended
 
     def connection_info(self) -> dict[str, Any]:
         """Return what local clients need to connect."""

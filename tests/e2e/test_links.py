@@ -191,8 +191,10 @@ class TestBrokenConnections:
             await kernel.run("x = 41")
             embedded_host.down()
             await eventually(lambda: kernel.status["step"] == "reattaching")
+            asked = time.monotonic()
             with pytest.raises(LinkAwayError) as caught:
                 await kernel.manager.restart_kernel()
+            assert time.monotonic() - asked < 3.5, "two seconds, on a machine with time for it"
             assert str(embedded_host.alias) in str(caught.value)
             embedded_host.up()
             assert await kernel.value("x") == "41"
@@ -208,8 +210,10 @@ class TestBrokenConnections:
             os.kill(embedded_host.server.pid, signal.SIGSTOP)
             try:
                 assert kernel.status["away"] is None
+                asked = time.monotonic()
                 with pytest.raises(LinkAwayError, match="cannot be restarted now"):
                     await kernel.manager.restart_kernel()
+                assert time.monotonic() - asked < 7, "five seconds, on a machine with time for it"
             finally:
                 os.kill(embedded_host.server.pid, signal.SIGCONT)
             await cell.done()
@@ -296,6 +300,32 @@ class TestHalfOpenConnections:
             remote_host.thaw()
             assert await busy.value("1 + 1") == "2"
             assert await quiet.value("x") == "41"
+
+    async def test_are_replaced_for_a_restart_which_then_happens(self, embedded_host: Embedded) -> None:
+        """L5, L6: long before the silence by itself would be noticed."""
+        async with started(embedded_host.location()) as kernel:
+            await kernel.run("x = 41")
+            pid = kernel.status["pid"]
+            embedded_host.freeze()
+            await kernel.manager.restart_kernel()
+            assert await kernel.value("'x' in globals()") == "False"
+            assert kernel.status["pid"] != pid
+            embedded_host.thaw()
+
+    async def test_of_a_host_that_answers_nobody_hold_an_end_up_for_some_seconds_only(
+        self, embedded_host: Embedded
+    ) -> None:
+        """L5, L6: the end is noted, and happens when the host answers again."""
+        async with started(embedded_host.location()) as kernel:
+            await kernel.run("x = 41")
+            os.kill(embedded_host.server.pid, signal.SIGSTOP)
+            try:
+                asked = time.monotonic()
+                await kernel.manager.shutdown_kernel()
+                assert time.monotonic() - asked < 7, "five seconds, on a machine with time for it"
+            finally:
+                os.kill(embedded_host.server.pid, signal.SIGCONT)
+        await eventually(lambda: embedded_host.leftovers() == [], what="nothing left on the host")
 
     async def test_an_interrupt_that_finds_no_answer_is_told_to_the_cell_and_arrives(
         self, embedded_host: Embedded, monkeypatch: pytest.MonkeyPatch

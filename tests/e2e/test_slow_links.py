@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
+from benchmarks.delay import Link
 from faces import Real
 from faults.place import free_port
 from faults.proxy import Proxy
 from kernels import eventually, started
+from procs import alive
 
 from albedo_provisioner.hosts import ssh_connect, ssh_life
 from albedo_provisioner.hosts.staging import bundle
@@ -44,16 +47,20 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def slow(workspace: Workspace, sshd_host: Real) -> Iterator[Proxy]:
     """Return what stands before the real sshd, for who goes there by the name of "slow"."""
-    server = sshd_host.server
-    proxy = Proxy(server.port, free_port(), buffer=4096)
-    known = workspace.home / "known"
-    known.write_text(server.known_hosts.read_text().replace(str(server.port), str(proxy.port)))
-    workspace.add_to_ssh_config(
-        f"Host slow\n  HostName 127.0.0.1\n  Port {proxy.port}\n  User {sshd_host.account.name}\n"
-        f"  IdentityFile {server.client_key}\n  UserKnownHostsFile {known}\n  GlobalKnownHostsFile none\n"
-    )
+    proxy = Proxy(sshd_host.server.port, free_port(), buffer=4096)
+    name(workspace, sshd_host, "slow", proxy.port)
     yield proxy
     proxy.close()
+
+
+def name(workspace: Workspace, host: Real, alias: str, port: int) -> None:
+    """Have an ssh server found by a name at another port, where something stands before it."""
+    known = workspace.home / "known"
+    known.write_text(host.server.known_hosts.read_text().replace(str(host.server.port), str(port)))
+    workspace.add_to_ssh_config(
+        f"Host {alias}\n  HostName 127.0.0.1\n  Port {port}\n  User {host.account.name}\n"
+        f"  IdentityFile {host.server.client_key}\n  UserKnownHostsFile {known}\n  GlobalKnownHostsFile none\n"
+    )
 
 
 @pytest.mark.first_visit
@@ -80,3 +87,19 @@ async def test_all_that_is_large_arrives_over_the_one_connection_that_there_is(
         assert time.monotonic() - held < 15 / 6 + 1
         slow.heal()
         assert await kernel.value("6 * 7") == "42"
+
+
+async def test_a_far_host_is_not_taken_for_one_out_of_reach_when_it_is_to_restart_or_end_a_kernel(
+    workspace: Workspace, sshd_host: Real
+) -> None:
+    """L5, L6: round trips of half a second, over the connection that there is."""
+    with closing(Link(sshd_host.server.port, 0.25)) as far:
+        name(workspace, sshd_host, "far", far.port)
+        async with started(f"far:{sshd_host.home}") as kernel:
+            await kernel.run("x = 41")
+            await kernel.manager.restart_kernel()
+            assert await kernel.value("'x' in globals()") == "False"
+            assert kernel.status["connections"] == 1
+            pid = kernel.status["pid"]
+            await kernel.manager.shutdown_kernel()
+            assert not alive(pid), "the end has been proven"
