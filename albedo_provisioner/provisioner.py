@@ -347,6 +347,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
                 f"{_when(record.started)}: its variables are there. "
                 "Restart the kernel for an empty one."
             )
+            kernel.inherit()
             return kernel
         return None
 

@@ -31,9 +31,10 @@ from .ladder import Ladder, Report
 from .messages import CONTENT, HEADER, json_part
 from .place import LostError, Place, TakenError
 from .protocol import Attached, Event, Received
+from .question import Question
 from .reception import Reception
 from .spawn import boot_id, folder_path
-from .wire import CALL, CONTROL, IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, TOLD_TO_END, Buffer, ProtocolError
+from .wire import CALL, CONTROL, IOPUB, KEEPER, MAX_PARTS, NOTE, SHELL, STDIN, TOLD_TO_END, Buffer, ProtocolError
 
 HOLD = 64 << 20
 """Bytes held for a client that is away, unless the request says otherwise."""
@@ -93,6 +94,7 @@ class Keeper:
             self._drained,
         )
         self.clients = Reception(listener, self._poller, int(request.get("hold") or HOLD), self._hello, self._received)
+        self.question = Question(self.clients.is_attached)
         self.callers = Callers(self._poller, self.clients, lambda cell: self.kernel.is_asked(cell) is False)
         self.journal = Journal(
             int(request.get("journal_cells") or MOST_CELLS), int(request.get("journal_bytes") or MOST_BYTES)
@@ -200,12 +202,15 @@ class Keeper:
         return {
             "keeper": self.identity,
             "kernel_id": self.kernel_id,
-            "kernel": self.kernel.facts(),
+            "kernel": self._facts(),
             "journal": {"adopted": self.kernel.adopted, "given_up": self.journal.given_up},
             "node": os.uname().nodename,
             "boot_id": boot_id(),
             "warning": self.warning,
         }
+
+    def _facts(self) -> dict[str, Any]:
+        return {**self.kernel.facts(), "question": self.question.lost}
 
     def _heard(self, channel: int, parts: list[Buffer]) -> None:
         if channel == IOPUB:
@@ -217,14 +222,18 @@ class Keeper:
         # The first part is the link's id, which went before the client's own identities in the request.
         if channel == SHELL:
             self.journal.heard(channel, parts[1:])
-        asker = self.clients.find(bytes(parts[0]).decode("ascii", "replace"))
+        link_id = bytes(parts[0]).decode("ascii", "replace")
+        asker = self.clients.find(link_id)
         if asker is not None:
             asker.pass_on(channel, parts[1:])
+        if self.question.heard(channel, link_id, parts[1:]):
+            self._changed()
 
     def _changed(self) -> None:
-        self.clients.tell_all({"event": "kernel", "kernel": self.kernel.facts()})
         if self.kernel.exit is not None:
             self.jobs.forget()
+            self.question.settled()
+        self.clients.tell_all({"event": "kernel", "kernel": self._facts()})
 
     def _tell_of_jobs(self, news: dict[str, Any]) -> None:
         """Tell who is there. Who is away gets to know how it is then: however many jobs there were, none piles up."""
@@ -250,6 +259,8 @@ class Keeper:
         elif event.channel not in (IOPUB, NOTE):
             if event.channel == SHELL:
                 self.journal.asked(event.parts)
+            elif event.channel == STDIN and self.question.settled():
+                self._changed()
             elif event.channel == CONTROL and json_part(event.parts, HEADER).get("msg_type") == "shutdown_request":
                 restart = json_part(event.parts, CONTENT).get("restart") is True
                 self.kernel.end_asked(f"was {'restarted' if restart else 'shut down'} by a client: {client.name}")
@@ -313,7 +324,7 @@ class Keeper:
             "launch": self._do_launch,
             "finish": self._do_finish,
             "give_up": self._do_give_up,
-            "status": lambda _, answer: answer({"kernel": self.kernel.facts()}),
+            "status": lambda _, answer: answer({"kernel": self._facts()}),
             "cells": lambda _, answer: answer({"cells": self.journal.list()}),
             "cell": self._do_cell,
             "serve": self._do_serve,
@@ -380,13 +391,13 @@ class Keeper:
     def _do_stop(self, request: dict[str, Any], answer: Answer) -> None:
         self._stop(
             float(request.get("term_grace", 2)),
-            lambda report: answer({"report": report.to_dict(), "kernel": self.kernel.facts()}),
+            lambda report: answer({"report": report.to_dict(), "kernel": self._facts()}),
         )
 
     def _do_finish(self, request: dict[str, Any], answer: Answer) -> None:
         self._finish(
             "its client ended it",
-            lambda report: answer({"report": report.to_dict(), "kernel": self.kernel.facts()}),
+            lambda report: answer({"report": report.to_dict(), "kernel": self._facts()}),
             float(request.get("term_grace", 2)),
         )
 
@@ -412,7 +423,7 @@ class Keeper:
                 return answer({"error": f"it could not be started: {error}"})
             except _MALFORMED as error:
                 return answer({"error": f"it could not be started: {type(error).__name__}: {error}"})
-            return answer({"kernel": self.kernel.facts()})
+            return answer({"kernel": self._facts()})
 
         self._stop(float(request.get("term_grace", 0)), launch)
 

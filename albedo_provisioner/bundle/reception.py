@@ -76,6 +76,11 @@ class Reception:
         """Return the client of a link, attached or away."""
         return self._clients.get(link_id)
 
+    def is_attached(self, link_id: str) -> bool:
+        """Whether the client of a link has a connection."""
+        client = self._clients.get(link_id)
+        return client is not None and client.attached
+
     @property
     def away_since(self) -> float | None:
         """When the last client went away; None while one is attached or none is remembered."""

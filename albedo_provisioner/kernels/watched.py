@@ -56,6 +56,9 @@ class WatchedKernel:
         self.keeper: str | None = None
         self.jobs = Jobs()
         """The programs that its code has started as jobs."""
+        self._heir = False  # whether it was another process's, which has ended
+        self._question: dict[str, Any] | None = None  # what its code asks of a client that has no connection
+        self._question_line = ""  # that tells of it
         self._warning = ""  # what threatens the kernel on its host, once the user was told
         self._node = node  # the machine behind the host's name that it runs on
         self._boot_id = ""  # of the host's run in which the kernel was started
@@ -312,6 +315,8 @@ class WatchedKernel:
         if self.state == "exited" and kernel["state"] != "exited" and not self._relaunching:
             # Another client had it started anew. Ours should know why its variables are gone.
             self.say_at_next_cell(f"[albedo] {self.cause} A new one runs in its place, without the variables.")
+        self._question = kernel.get("question")
+        self._tell_of_question()
         self.busy = bool(kernel["busy"])
         self.pid = kernel["pid"]
         self.started = float(kernel.get("started") or 0.0)
@@ -329,6 +334,26 @@ class WatchedKernel:
         # By whose hand its keeper was told to end is known here alone.
         how = who_ended(self.kernel_id) if exit_.get("asked") == TOLD_TO_END else None
         return f"The kernel on {self.host} {how or how_it_ended(exit_)}."
+
+    def inherit(self) -> None:
+        """Note that the process is known to have ended whose kernel it was; nobody can answer what that was asked."""
+        self._heir = True
+        self._tell_of_question()
+
+    def _tell_of_question(self) -> None:
+        """Have the next cell, which has to wait, be told of one before it that waits for an answer of nobody's."""
+        question, line = self._question, ""
+        own = {header["msg_id"] for header in self._front.running}
+        if self._heir and question and question["cell"] not in own:
+            asks = f" ({question['prompt'].strip()!r})" if question["prompt"].strip() else ""
+            line = (
+                f"[albedo] A cell that was begun before waits for an answer to its input(){asks}, and whoever was "
+                "asked is gone. Interrupt the kernel to end that cell."
+            )
+        if line != self._question_line:
+            told = (self._front.greeting or "").split("\n")
+            kept = [each for each in told if each not in ("", self._question_line)]
+            self._question_line, self._front.greeting = line, "\n".join([*kept, line] if line else kept) or None
 
     def _set_state(self, state: str) -> None:
         self.state = state
@@ -351,7 +376,8 @@ class WatchedKernel:
 
     def say_at_next_cell(self, text: str) -> None:
         """Have a line printed on stderr of the next cell that is run, about something the user should know."""
-        self._front.greeting = text
+        before = self._front.greeting
+        self._front.greeting = text if before is None else f"{before}\n{text}"
 
     def _tell_gap(self, gap: dict[str, Any]) -> None:
         try:

@@ -142,7 +142,7 @@ class Link:
 
     def __init__(self, port: int, delay: float) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", __spec__.name, str(port), str(delay * 1000)], stdout=subprocess.PIPE, text=True
+            [sys.executable, __file__, str(port), str(delay * 1000)], stdout=subprocess.PIPE, text=True
         )
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())

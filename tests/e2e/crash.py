@@ -27,7 +27,7 @@ async def main(kernelspec, notebook, cells):
     client.start_channels()
     await client.wait_for_ready(timeout=60)
     for cell_id, code in cells:
-        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False, "user_expressions": {}}
+        content = {"code": code, "silent": False, "store_history": True, "allow_stdin": True, "user_expressions": {}}
         metadata = {} if cell_id is None else {"cellId": cell_id}
         client.shell_channel.send(client.session.msg("execute_request", content, metadata=metadata))
     while True:
@@ -44,6 +44,8 @@ def running_client(
     kernelspec: str, notebook: Path | str, cells: Sequence[tuple[str | None, str]]
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a kernel for a notebook as Jupyter would, in another process, and run cells until one prints BEGUN.
+
+    It would let them ask something, and answers nothing.
 
     The process goes on until it is killed; at the end it is.
     """

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from crash import albedo, code, listed, write_notebook
+from crash import albedo, code, crash, listed, write_notebook
 from faces import Embedded, Host, keeper_of
-from kernels import add_kernelspec
+from kernels import add_kernelspec, started_by_name
 from leaks import settled
 from notebook_server import Answer, Channels, NotebookServer
 from procs import alive, send, wait_until
@@ -176,6 +176,26 @@ class TestKilled:
         channels.close()
         end(second, answer.content)
         assert settled(embedded_host.leftovers) == []
+
+    async def test_who_comes_to_a_cell_that_waits_for_an_answer_is_told_how_to_end_it(
+        self, embedded_host: Embedded
+    ) -> None:
+        """L3: the question went to the page of the server before, and nobody can answer it any more."""
+        kernelspec = add_kernelspec(embedded_host.location())
+        crash(kernelspec, "/nb/a.ipynb", [(None, "x = 41\nprint('BEGUN', flush=True)\ninput('Your name? ')")])
+        async with started_by_name(kernelspec, options={"env": {"JPY_SESSION_NAME": "/nb/a.ipynb"}}) as kernel:
+            cell = kernel.begin("x")
+            await cell.until(lambda: "waits for an answer to its input() ('Your name?')" in cell.stderr)
+            assert "goes on with the kernel that ran for it" in cell.stderr
+            assert "Interrupt the kernel" in cell.stderr
+            assert cell.reply is None
+            await kernel.manager.interrupt_kernel()
+            await cell.done()
+            assert cell.status in ("ok", "aborted")  # the interrupt gives up what waits as well, if it was there
+            cell = await kernel.run("x")
+            assert (cell.value, cell.stderr) == ("41", "")
+            kernel.answer = lambda prompt: "Ann"
+            assert await kernel.value("input('Your name? ')") == "'Ann'"
 
     def test_a_notebook_that_was_renamed_finds_it_and_one_of_the_old_name_does_not(
         self, servers: Servers, embedded_host: Embedded
