@@ -231,9 +231,10 @@ class Keeper:
 
     def _changed(self) -> None:
         if self.kernel.exit is not None:
-            self.jobs.forget()
             self.question.settled()
         self.clients.tell_all({"event": "kernel", "kernel": self._facts()})
+        if self.kernel.exit is not None:
+            self.jobs.forget()
 
     def _tell_of_jobs(self, news: dict[str, Any]) -> None:
         """Tell who is there. Who is away gets to know how it is then: however many jobs there were, none piles up."""
