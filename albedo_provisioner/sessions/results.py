@@ -24,7 +24,7 @@ class KernelReport:
         location: the session's folder.
         execution_count: the cell's number in its kernel; None when the kernel never told one.
         state_lost: what earlier calls had put into the kernel is gone although nobody asked for that; `note` says why.
-        state_reset: it is gone because this call asked for a fresh kernel.
+        state_reset: it is gone because a fresh kernel was asked for: by this call, a `reset` or a `move`.
         ended: there is no kernel now: the next call starts a fresh one.
         note: what the user should know, in a sentence or two; None when there is nothing to say.
     """
