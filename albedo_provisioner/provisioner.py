@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import posixpath
 import time
-from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-import traitlets
 from jupyter_client.connect import KernelConnectionInfo
-from jupyter_client.provisioning.provisioner_base import KernelProvisionerBase
 
-from .errors import AlbedoError, ConfigError, KernelGoneError, LinkAwayError
+from .errors import AlbedoError, KernelGoneError, LinkAwayError
 from .hosts import io_thread
+from .kernel_settings import KernelSettings, given_by_caller
 from .kernels.endpoints import Endpoints
 from .kernels.front import FrontMaker
 from .kernels.joining import known_kernel, request_of
@@ -28,8 +25,9 @@ from .kernels.relay import relay_at
 from .kernels.remote import SHUTDOWN_PATIENCE, RemoteKernel
 from .kernels.request import KernelRequest
 from .location import Location
-from .notebook_name import NotebookName, server
+from .notebook_name import NotebookName
 from .pending_starts import forget_if_it_fails
+from .server_exit import server_info_file, server_is_stopping
 from .workspace.serving import serve_memory
 
 if TYPE_CHECKING:
@@ -54,111 +52,23 @@ FINISH_TIMEOUT = 10.0
 _END_INTERVAL = 0.5
 """Seconds for which a question whether the kernel lives waits for an end that was asked for."""
 
-_MACHINE_BOUND = frozenset(
-    (
-        *("PATH", "HOME", "PWD", "OLDPWD", "USER", "LOGNAME", "SHELL", "TMPDIR", "TEMP", "TMP", "DISPLAY", "HOSTNAME"),
-        *("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "PYTHONEXECUTABLE"),
-        *("LD_LIBRARY_PATH", "LD_PRELOAD", "DYLD_LIBRARY_PATH"),
-        *("JPY_PARENT_PID", "JPY_INTERRUPT_EVENT", "SSH_AUTH_SOCK", "SSH_AGENT_PID", "XDG_RUNTIME_DIR"),
-    )
-)
-"""Variables that mean something on this machine only, and never go to a host even when a caller sets them."""
 
-
-class AlbedoProvisioner(KernelProvisionerBase):
+class AlbedoProvisioner(KernelSettings):
     """Runs a kernel in a folder on another host over ssh (or in one of this machine), kept there by a keeper."""
-
-    location = traitlets.Unicode(
-        help="Where the kernel runs: `[user@]host:/abs/path`, `host:~/path`, or a path on this machine. Required.",
-    ).tag(config=True)
-    python = traitlets.Unicode(
-        None,
-        allow_none=True,
-        help="Interpreter on the host, a path (`~/` allowed) or a name. Default: the login shell's `python3`.",
-    ).tag(config=True)
-    kernel = traitlets.Unicode(
-        None,
-        allow_none=True,
-        help="A kernelspec of the host, looked up there at every start: its name, or the path of its directory. "
-        "Default: the Python kernel of `python`.",
-    ).tag(config=True)
-    env = traitlets.Dict(
-        value_trait=traitlets.Unicode(),
-        key_trait=traitlets.Unicode(),
-        help="Variables to add to the host's login environment; `${NAME}` stands for a variable of that environment.",
-    ).tag(config=True)
-    grace = traitlets.Float(
-        None,
-        allow_none=True,
-        help="Seconds an idle kernel that nobody is linked to is kept on its host. Default: 86400, a day.",
-    ).tag(config=True)
-    hold = traitlets.Int(
-        None,
-        allow_none=True,
-        help="Bytes of output that the host holds while this machine is away. Default: 67108864, 64 MiB.",
-    ).tag(config=True)
-    journal_cells = traitlets.Int(
-        None,
-        min=1,
-        allow_none=True,
-        help="How many of the newest cells the host keeps whole, for `jupyter albedo recover`. Default: 200.",
-    ).tag(config=True)
-    journal_bytes = traitlets.Int(
-        None,
-        min=1,
-        allow_none=True,
-        help="Bytes that the kept cells may have altogether. Default: 33554432, 32 MiB.",
-    ).tag(config=True)
-    join = traitlets.Unicode(
-        None,
-        allow_none=True,
-        help="The id of a kernel at `location` that runs already, to open it instead of starting one. It is another's: "
-        "it stays when the notebook is closed, and is not restarted from here.",
-    ).tag(config=True)
-    provide = traitlets.Bool(
-        True,
-        help="Whether a host whose interpreter has no ipykernel is given one, behind the interpreter's own packages.",
-    ).tag(config=True)
-    reattach = traitlets.Bool(
-        True,
-        help="Whether a notebook whose server was killed finds its kernel again, variables and all, at the next start.",
-    ).tag(config=True)
-    on_server_exit = traitlets.Enum(
-        ["end", "keep"],
-        "end",
-        help="What becomes of the kernel when the Jupyter Server is stopped: it ends, or it is kept to be found again.",
-    ).tag(config=True)
-    endpoints = traitlets.Enum(
-        ["auto", "ipc", "tcp"],
-        "auto",
-        help="How local clients connect: private ipc sockets, or encrypted tcp on loopback. Default: ipc if possible.",
-    ).tag(config=True)
 
     def __init__(self, **kwargs: Any) -> None:
         forget_if_it_fails(kwargs.get("parent"))
-        unknown = sorted(
-            name for name in kwargs if not self.has_trait(name) and name not in ("parent", "config", "log")
-        )
-        if unknown:
-            keys = ", ".join(sorted(self.class_traits(config=True)))
-            raise ConfigError(
-                f"The kernelspec's provisioner config has an unknown key: {', '.join(unknown)}. The keys are: {keys}."
-            )
         self._kernel: RemoteKernel | None = None
         self._request: KernelRequest | None = None
         self._waited = False
         self._end_wanted = False
         self._asked_at = self._answered_at = 0.0  # when a host was last asked whether it answers, and when it did
         self._info_file: str | None = None
-        self._renamed = ""  # the path of the notebook, since it was renamed
         self._name: NotebookName | None = None
         self._lost: str | None = None  # what became of the notebook's earlier kernel, for its next cell
         self._step = "ended"  # while there is no kernel yet, or no more
         self._progress: Progress | None = None
-        try:
-            super().__init__(**kwargs)
-        except traitlets.TraitError as error:
-            raise ConfigError(f"The kernelspec's provisioner config is not right: {error}") from None
+        super().__init__(**kwargs)
 
     # -- the life of a kernel --------------------------------------------------------------------------------
 
@@ -174,50 +84,12 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._request = self.make_request(
             session.key,
             session.signature_scheme,
-            given=_given_by_caller(kwargs.pop("env", None)),
+            given=given_by_caller(kwargs.pop("env", None)),
             arguments=kwargs.pop("extra_arguments", ()),
             kernel_name=getattr(manager, "kernel_name", ""),
         )
         # The command is made up on the host, and the local environment stays here. What is left is not for us.
         return {"cmd": []}
-
-    def make_request(
-        self, key: bytes, signature_scheme: str, given: Mapping[str, str], arguments: Sequence[str], kernel_name: str
-    ) -> KernelRequest:
-        """Return what kernel to start, by the configuration and the kernelspec.
-
-        Args:
-            key: the key that the kernel and its clients sign messages with.
-            signature_scheme: and how.
-            given: variables that the caller set, as templates.
-            arguments: words to add to the kernel's command line.
-            kernel_name: the kernelspec's name.
-
-        Raises:
-            ConfigError: `location` is missing.
-            LocationError: it is not a location.
-        """
-        if not self.location:
-            raise ConfigError(
-                "The kernelspec's provisioner config has no 'location' (metadata.kernel_provisioner.config.location), "
-                "such as gpu:~/project."
-            )
-        return KernelRequest(
-            location=Location.parse(self.location).expanded(),
-            key=key,
-            signature_scheme=signature_scheme,
-            python=self.python,
-            env={**given, **self.kernel_spec.env, **self.env},
-            arguments=tuple(arguments),
-            kernel_name=kernel_name,
-            grace=self.grace,
-            hold=self.hold,
-            journal_cells=self.journal_cells,
-            journal_bytes=self.journal_bytes,
-            provide=self.provide,
-            kernel=self.kernel or None,
-            notebook=self._renamed or given.get("JPY_SESSION_NAME", "").replace("$$", "$"),
-        )
 
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> KernelConnectionInfo:
         """Start the kernel on its host, or start it anew with its keeper and the clients' connections as they are.
@@ -236,7 +108,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         self._lost = None
         self._waited = False
         self._end_wanted = False
-        self._info_file = _server_info_file()
+        self._info_file = server_info_file()
         self._follow_notebook()
         try:
             return await self._connect()
@@ -401,7 +273,7 @@ class AlbedoProvisioner(KernelProvisionerBase):
         shutting_down = getattr(self.parent, "shutting_down", False)
         if self._kernel.guest and shutting_down:
             return  # managers interrupt before they end or restart a kernel, neither of which is done to this one
-        if self.on_server_exit == "keep" and _server_is_stopping(self._info_file):
+        if self.on_server_exit == "keep" and server_is_stopping(self._info_file):
             # The first thing that a stopping server does to a kernel is to interrupt it.
             await self._keep()
         elif shutting_down and not await self._answers():
@@ -626,33 +498,3 @@ def _not_ours(kernel: RemoteKernel) -> str:
 
 def _when(seconds: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
-
-
-def _server_info_file() -> str | None:
-    """Return the file by which this process's Jupyter Server is found, if it is there."""
-    path = getattr(server(), "info_file", None)
-    return path if path and os.path.exists(path) else None
-
-
-def _server_is_stopping(info_file: str | None) -> bool:
-    """Whether this process is a Jupyter Server on its way down, as opposed to one whose user ends a kernel.
-
-    Args:
-        info_file: what `_server_info_file` said earlier. `jupyter server stop` and the page's "Shut down" set no
-            flag, but the first thing that a server does then is to remove it.
-    """
-    return bool(getattr(server(), "_stopping", False)) or (info_file is not None and not os.path.exists(info_file))
-
-
-def _given_by_caller(env: dict[str, str] | None) -> dict[str, str]:
-    """Return the variables that a caller of `start_kernel` set, such as `JPY_SESSION_NAME`.
-
-    Callers pass a whole environment: this process's own with theirs added. Only what differs is theirs.
-    """
-    if env is None:
-        return {}
-    return {
-        name: value.replace("$", "$$")  # it is a value, not a template
-        for name, value in env.items()
-        if os.environ.get(name) != value and name not in _MACHINE_BOUND
-    }
