@@ -13,9 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from ..bundle.wire import TOOL
-from ..errors import AlbedoError, HostError, KernelGoneError, KernelStartError, LinkAwayError, StagingError
+from ..errors import AlbedoError, KernelGoneError, KernelStartError, LinkAwayError, StagingError
 from ..kernels.calls import Handler
-from ..kernels.console import Execution
 from ..kernels.endings import in_background
 from ..kernels.remote import RemoteKernel
 from ..location import Location
@@ -23,25 +22,21 @@ from ..workspace.serving import KIND as MEMORY
 from ..workspace.serving import memory_of
 from ..workspace.workspace import Workspace
 from .call import Call
+from .cell_runs import CellRuns
 from .current_cell import CurrentCell
 from .joined_kernel import JoinedKernel
-from .outputs import Outputs
+from .on_record import OnRecord
 from .past import PastCells
 from .records import CellName, CellRecord, SessionRecord
-from .results import ERROR, INTERRUPTED, LOST, KernelReport, Result, is_interrupt, status_of
-from .session_kernel import ANSWER_TIMEOUT, SessionKernel
+from .results import KernelReport, Result
+from .session_kernel import SessionKernel
 from .telling import RESET, Telling
 from .tools import SessionTools
-from .without_kernel import RunAlone
 
 if TYPE_CHECKING:
     from .registry import Registry
 
 log = logging.getLogger("albedo_provisioner.sessions")
-
-NAMES = ("tools", "memory", "run")
-"""What cells have without an import; see `albedo_bundle`."""
-
 
 _VERDICT_TIMEOUT = 3.0
 """Seconds that a host which is out of reach is given to say whether a person has to sign in."""
@@ -67,20 +62,17 @@ class SessionCore:
             TOOL: lambda call: self.tools.answer(call),
             MEMORY: memory_of(lambda: record.location, registry.home),
         }
-        self._unheard: set[str] = set()  # ids of cells under way whose callers were cancelled
-        self._outlived: set[str] = set()  # ids of cells whose calls have ended, and whose code runs on
+        self._on_record = OnRecord(registry.records, record, lambda: self.closed)
         self._past = PastCells(
-            registry.records, record, lambda cell: cell in self._calls or cell in self._outlived, self._serve_cell
+            registry.records, record, lambda cell: cell in self._calls or self._runs.outlives(cell), self._serve_cell
         )
         kind = SessionKernel if record.joined is None else JoinedKernel
         self._telling = Telling(record, self.workspace)
         self._held = kind(record, self._put, self._telling.hear_late, self._past.salvage, handlers)
         self._cell = CurrentCell(record.session_id, self._held)
+        self._runs = CellRuns(self._on_record, self._held, self._cell, self._telling, tools)
         self._next: tuple[CellName, float] | None = None  # whose turn it is, and since when
         self._readying: asyncio.Task[None] | None = None  # what has to be done before its code can begin
-        self._alone: RunAlone | None = None  # the code that runs without a kernel
-        self._on_record: tuple[Any, ...] = ()  # what was put there last, see `SessionRecord.lasting`
-        self._prepared: tuple[Any, ...] = ()  # the kernel whose cells have what we offer, and which tools
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -110,7 +102,7 @@ class SessionCore:
         state = None
         if self._readying is not None:
             state = "starting"
-        elif self._alone is not None:
+        elif self._runs.alone is not None:
             state = "busy"
         elif kernel is not None and kernel.poll() is None:
             state = "busy" if running is not None else ("starting" if kernel.state == "starting" else "idle")
@@ -169,10 +161,10 @@ class SessionCore:
             if work.cancelled():
                 self._must_be_open()
             if not work.done():
-                self._unheard.add(cell_id)
+                self._runs.not_heard(cell_id)
             if self._cell.running is not None and self._cell.running.msg_id == cell.msg_id:
                 in_background(self._cell.give_way())
-            elif self._alone is None or self._alone.cell_id != cell_id or not self._alone.interrupt():
+            elif self._runs.alone is None or self._runs.alone.cell_id != cell_id or not self._runs.alone.interrupt():
                 work.cancel()  # it has not begun, and will not
             raise
 
@@ -187,7 +179,7 @@ class SessionCore:
 
     def _call_done(self, cell_id: str, work: asyncio.Task[Result]) -> None:
         del self._calls[cell_id]
-        self._unheard.discard(cell_id)
+        self._runs.returned(cell_id)
         if not work.cancelled() and (error := work.exception()) is not None:
             log.debug("%s: %s", self.record.session_id, error)
 
@@ -213,17 +205,17 @@ class SessionCore:
             self._must_be_open()
             try:
                 if not await self._made_ready(call, report, notes):
-                    return self._never_begun(call, cell, report, notes)
+                    return self._runs.never_begun(call, cell, report, notes)
             except (KernelStartError, StagingError) as error:
                 if not self._held.ours or self.record.kernel_id is not None:
                     raise  # there is a kernel, or may be
-                return await self._without_kernel(call, cell, report, notes, error)
-            result = await self._run(call, cell, report, notes)
+                return await self._runs.without_kernel(call, cell, report, notes, error)
+            result = await self._runs.run(call, cell, report, notes)
             if result is not None:
                 return result
             if self._cell.was_interrupted(cell.msg_id):  # nobody wants it to begin on another kernel
                 self._cell.forget(cell.msg_id)
-                return self._never_begun(call, cell, report, notes)
+                return self._runs.never_begun(call, cell, report, notes)
         raise AlbedoError(f"Three kernels in a row ended on {self._host} before they ran the code: {self.record.lost}")
 
     async def link(self) -> None:
@@ -266,16 +258,6 @@ class SessionCore:
             self._readying = None
         return True
 
-    def _never_begun(self, call: Call, cell: CellName, report: KernelReport, notes: list[str]) -> Result:
-        """Return what comes of a call that was interrupted before its code could begin."""
-        records = self._registry.records
-        records.begin(cell, self.record.session_id, None, call.code, call.limits)
-        report.reused, report.ended = False, not self.has_kernel
-        report.note = " ".join([*notes, "The call was interrupted before the code could begin, and it was not run."])
-        result = Outputs(call.limits, records.outputs, cell.msg_id).result(INTERRUPTED, cell.cell_id, report)
-        self._finish(cell, result)
-        return result
-
     async def _ready(self, call: Call, report: KernelReport, notes: list[str]) -> None:
         """See that there is a kernel, and note in the report what became of the one before."""
         held = self._held
@@ -307,168 +289,6 @@ class SessionCore:
         except LinkAwayError as error:
             log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
 
-    async def _without_kernel(
-        self, call: Call, cell: CellName, report: KernelReport, notes: list[str], error: HostError
-    ) -> Result:
-        """No kernel can be started on a host that can be used otherwise: run the code once without one.
-
-        Once the code may have begun there is a result, and it is on record: it must not run again.
-
-        Raises:
-            KernelStartError: that cannot be done either.
-        """
-        log.warning("%s runs code without a kernel: %s", self.record.session_id, error)
-        records = self._registry.records
-        records.begin(cell, self.record.session_id, None, call.code, call.limits)
-        outputs = Outputs(call.limits, records.outputs, cell.msg_id, call.told)
-        alone = self._alone = RunAlone(self.record, call.code, call.timeout, outputs, cell.cell_id)
-        try:
-            result = await alone.run(report)
-        except AlbedoError as second:
-            records.withdraw(cell.msg_id)
-            raise KernelStartError(
-                error.host,
-                f"{str(error).rstrip('.')}. Nor could the code be run without a kernel: {second}",
-                error.detail,
-            ) from error
-        except asyncio.CancelledError:
-            if not alone.begun:
-                records.withdraw(cell.msg_id)
-            raise
-        finally:
-            self._alone = None
-        report.reused, report.ended = False, True
-        self._telling.of_loss(report, notes)
-        so = ", so the code was run once without one, and nothing that it defined is kept" if alone.begun else ""
-        notes.append(f"No kernel could be started{so}. {str(error).rstrip('.')}.")
-        notes += alone.notes
-        if self.tools.names and alone.begun:
-            notes.append("It could call no tools.")
-        notes += outputs.remarks()
-        if cell.cell_id not in self._unheard:
-            notes += self._telling.of_links()
-            self._told()
-        report.note = " ".join(notes)
-        result.duration = time.monotonic() - alone.since
-        self._finish(cell, result)
-        return result
-
-    # -- one cell --------------------------------------------------------------------------------------------
-
-    async def _run(self, call: Call, cell: CellName, report: KernelReport, notes: list[str]) -> Result | None:
-        """Run the cell on the kernel; None when the kernel ended before it had begun the cell."""
-        kernel, console, records = self._held.kernel, self._held.console, self._registry.records
-        assert kernel is not None
-        assert console is not None
-        outputs = Outputs(call.limits, records.outputs, cell.msg_id, call.told)
-        records.begin(cell, self.record.session_id, kernel.kernel_id, call.code, call.limits)
-        before = kernel.connections - (kernel.away is None)  # connections that cannot have carried it
-        began = time.monotonic()
-        grant = self.tools.grant(cell.msg_id, call.tools, call.max_tool_calls, call.loop)
-        offered = (kernel.kernel_id, kernel.pid, self.tools.descriptions)
-        about: dict[str, Any] = {"server": self.record.session_id}
-        if offered != self._prepared:
-            about["prepare"] = {"tools": self.tools.descriptions, "names": NAMES}
-        request: dict[str, Any] = {"msg_id": cell.msg_id, "name": cell.cell_id, "metadata": {"albedo": about}}
-        try:
-            execution, status = await self._cell.run(
-                kernel, lambda: console.execute(call.code, outputs.take, **request), call.timeout, notes
-            )
-        finally:
-            self.tools.end(cell.msg_id)
-        if execution.began:
-            self._prepared = offered
-        outlived = not execution.finished.is_set() and self._held.kernel is kernel
-        if outlived:
-            outputs.tell_nobody()
-        else:
-            outputs.close()
-        if execution.given_up is not None and status is None:
-            by_us = self._held.kernel is not kernel  # closed, or reset
-            if not by_us and kernel.poll() is not None and not await self._had_begun(kernel, execution, before):
-                records.withdraw(cell.msg_id)
-                self._held.lose(kernel.cause or execution.given_up)
-                return None
-            status = INTERRUPTED if kernel.poll() is None and self._cell.was_interrupted(cell.msg_id) else LOST
-            notes.append(execution.given_up)
-        if self._held.kernel is kernel and kernel.poll() is not None:
-            self._held.lose(kernel.cause or execution.given_up or "its kernel ended")
-        result = self._result(cell, status, execution, outputs, report, notes)
-        result.duration = time.monotonic() - began
-        result.tool_calls_made = grant.made
-        self._finish(cell, result, still_runs=outlived)
-        if outlived:
-            self._outlived.add(cell.cell_id)
-            in_background(self._see_to_the_end(cell, execution, outputs, result, began))
-        return result
-
-    async def _see_to_the_end(
-        self, cell: CellName, execution: Execution, outputs: Outputs, told: Result, began: float
-    ) -> None:
-        """Put on record what came of code whose call had ended before, with this result."""
-        await execution.finished.wait()
-        self._outlived.discard(cell.cell_id)
-        outputs.close()
-        if self.closed:
-            return  # it is for the next process to find out, if there is one
-        reply = execution.reply or {}
-        by_itself = execution.given_up is None and not is_interrupt(reply)
-        report = dataclasses.replace(told.kernel, execution_count=reply.get("execution_count") or None)
-        after = execution.given_up or ("It came to its end." if by_itself else "It was interrupted then.")
-        remarks = [remark for remark in outputs.remarks() if remark not in str(report.note)]
-        report.note = " ".join([str(report.note), after, *remarks])
-        result = outputs.result(status_of(reply) if by_itself else told.status, cell.cell_id, report)
-        result.duration = time.monotonic() - began
-        result.tool_calls_made = told.tool_calls_made
-        self._finish(cell, result)
-
-    async def _had_begun(self, kernel: RemoteKernel, execution: Execution, before: int) -> bool:
-        """Whether a kernel that has ended had begun the cell. When nobody can say, it may have."""
-        if execution.began:
-            return True
-        try:
-            return not await kernel.never_begun(execution.msg_id, ANSWER_TIMEOUT)
-        except KernelGoneError:
-            # No keeper to ask. If no connection has been up since the cell was sent, nobody can have got it.
-            return kernel.connections > before
-        except AlbedoError:
-            return True
-
-    def _result(
-        self,
-        cell: CellName,
-        status: str | None,
-        execution: Execution,
-        outputs: Outputs,
-        report: KernelReport,
-        notes: list[str],
-    ) -> Result:
-        reply = execution.reply or {}
-        if status is None:
-            status = status_of(reply)
-            if status == ERROR and self._cell.was_interrupted(cell.msg_id) and is_interrupt(reply):
-                status = INTERRUPTED
-        self._cell.forget(cell.msg_id)
-        report.execution_count = reply.get("execution_count") or None
-        if not self.has_kernel:
-            self._telling.of_end(report, notes, self._held.last_words)
-        heard = cell.cell_id not in self._unheard  # else what there is to tell is for the next one
-        if heard:
-            notes += self._telling.of_late_output()
-        if self.closed:
-            notes.append("The session was closed meanwhile.")
-        notes += outputs.remarks()
-        if heard:
-            notes += [*self._telling.of_jobs(self._held.kernel), *self._telling.of_links()]
-            self._told()
-        report.note = " ".join(notes) or None
-        return outputs.result(status, cell.cell_id, report)
-
-    def _told(self) -> None:
-        """Take note that somebody gets the result that says what became of the state."""
-        self._telling.told()
-        self._held.fresh = None
-
     # -- acting on it ----------------------------------------------------------------------------------------
 
     async def interrupt(self) -> bool:
@@ -479,8 +299,8 @@ class SessionCore:
         Raises:
             AlbedoError: the host did not confirm it.
         """
-        if self._alone is not None:
-            return self._alone.interrupt()
+        if self._runs.alone is not None:
+            return self._runs.alone.interrupt()
         if self._cell.known is None and self._readying is not None:
             return self._readying.cancel()
         return await self._cell.interrupt()
@@ -498,8 +318,8 @@ class SessionCore:
             self.record.lost = RESET
             await self._cell.end(at_once=True)
             return
-        if self._alone is not None:
-            self._alone.interrupt()
+        if self._runs.alone is not None:
+            self._runs.alone.interrupt()
         elif self._readying is not None:
             self._readying.cancel()  # it may wait for a person who never signs in
         async with self._cell.turn():
@@ -590,26 +410,8 @@ class SessionCore:
             except KernelGoneError as error:  # one that was joined; what became of the cell is told as of any other
                 log.info("%s: %s", self.record.session_id, error)
 
-    def _finish(self, cell: CellName, result: Result, *, still_runs: bool = False) -> None:
-        """Put a cell's result on record, and what has changed of the session."""
-        self.record.used = time.time()
-        lasting = self.record.lasting
-        changed = not self.closed and lasting != self._on_record
-        try:
-            session = self.record if changed else None
-            self._registry.records.finish(cell.msg_id, result, session, still_runs=still_runs)
-        except AlbedoError as error:  # a result is worth more
-            log.warning("%s: what came of a cell is not on record: %s", self.record.session_id, error)
-            result.kernel.note = " ".join(
-                [*([result.kernel.note] if result.kernel.note else []), f"(Not kept: {error})"]
-            )
-        else:
-            self._on_record = lasting
-
     def _put(self) -> None:
-        if not self.closed:
-            self._registry.records.put(self.record)
-            self._on_record = self.record.lasting
+        self._on_record.put()
 
 
 async def _must_let_us_in(kernel: RemoteKernel) -> None:

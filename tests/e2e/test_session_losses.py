@@ -136,8 +136,8 @@ class TestAReset:
         await session.execute("x = 41")
         embedded_host.down()
         await until_status(session, "link", "reattaching")
-        monkeypatch.setattr(session_kernel, "ANSWER_TIMEOUT", 0.2)
-        with pytest.raises(AlbedoError, match="refused"):
+        with monkeypatch.context() as patches, pytest.raises(AlbedoError, match="refused"):
+            patches.setattr(session_kernel, "ANSWER_TIMEOUT", 0.2)
             await session.execute("x", reset=True)
         embedded_host.up()
         result = await session.execute("'x' in globals()")

@@ -184,7 +184,7 @@ class TestItsTime:
         embedded_host.write(".profile", f"{profile}\nsleep 1\n")
         with ThreadPoolExecutor(1) as pool:
             call = pool.submit(session.execute, "open('ran', 'w')", cell_id="a")
-            wait_until(lambda: session._session._core._alone, 60, "the kernel has not come up")
+            wait_until(lambda: session.status()["execution_state"] == "busy", 60, "the kernel has not come up")
             assert session.interrupt()
             result = call.result()
         assert (result.status, result.kernel.ended) == ("interrupted", True)
