@@ -136,9 +136,10 @@ class TestAReset:
         await session.execute("x = 41")
         embedded_host.down()
         await until_status(session, "link", "reattaching")
-        with monkeypatch.context() as patches, pytest.raises(AlbedoError, match="refused"):
+        with monkeypatch.context() as patches:
             patches.setattr(session_kernel, "ANSWER_TIMEOUT", 0.2)
-            await session.execute("x", reset=True)
+            with pytest.raises(AlbedoError, match="refused"):
+                await session.execute("x", reset=True)
         embedded_host.up()
         result = await session.execute("'x' in globals()")
         assert (result.value, result.kernel.state_reset, result.kernel.reused) == ("False", True, False)
