@@ -60,6 +60,8 @@ class Ledger:
             if result.status == "lost" or "was closed meanwhile" in str(result.kernel.note):
                 self.lost += 1  # the kernel was reset or ended under it, by another call
                 return
+            if result.status == "interrupted" and "before the code could begin" in str(result.kernel.note):
+                return  # the session was reset while the call waited for its kernel
             if result.status != "ok":
                 self.wrong.append(f"{owner}: {result.status}: {result.error}, {result.kernel}")
                 return

@@ -76,7 +76,7 @@ async def test_new_keys_in_the_middle_of_the_stream_are_taken(sshd_host: Real, m
     sshd_host.server.restart(RekeyLimit="1M")
     assert sshd_host.alias is not None
     transport = SSHTransport(sshd_host.alias)
-    await check(transport, 30_000_000)
+    await check(transport, 8_000_000)
     assert made[0].bulk_packets > 0
     await transport.close()
 
