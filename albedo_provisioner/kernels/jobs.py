@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -18,22 +19,29 @@ class Jobs:
     Attributes:
         last_words: what there is to say of those that ended with the kernel, or before it and nobody was told:
             sentences that follow others, or an empty text.
+        last_end: when we were told of the newest end of one, in seconds since the epoch by this machine's clock, which
+            a host's need not agree with; 0.0 before the first.
     """
 
     def __init__(self) -> None:
         self.last_words = ""
+        self.last_end = 0.0
         self._jobs: dict[int, dict[str, Any]] = {}
         self._told: set[int] = set()
 
     def take(self, event: dict[str, Any]) -> None:
         """Take the keeper's news; see `bundle/job_watch.py`."""
+        before = {number for number, job in self._jobs.items() if job["state"] not in _GOING_ON}
         if event["all"]:
             self._jobs.clear()
         for job in event["jobs"]:
             self._jobs[job["number"]] = job
+            if job["state"] not in _GOING_ON and job["number"] not in before:
+                self.last_end = time.time()
 
     def forget(self) -> None:
         """The keeper was replaced: what there is, the new one tells."""
+        self.last_end = time.time()  # what runs is not known until then, and must not count as unused
         self._jobs.clear()
 
     def perish(self) -> None:

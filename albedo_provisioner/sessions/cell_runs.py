@@ -72,6 +72,11 @@ class CellRuns:
         """Whether a cell's code runs on after its call."""
         return cell_id in self._outlived
 
+    @property
+    def any_outlives(self) -> bool:
+        """Whether code of any cell runs on after its call."""
+        return bool(self._outlived)
+
     async def run(self, call: Call, cell: CellName, report: KernelReport, notes: list[str]) -> Result | None:
         """Run the cell on the kernel; None when the kernel ended before it had begun the cell."""
         kernel, console, records = self._held.kernel, self._held.console, self._on_record.records

@@ -237,7 +237,7 @@ class AsyncSessions:
     Args:
         max_kernels: how many kernels there may be at the same time. The least recently used one goes for a new one; one
             with a running cell never does, nor does one of a child owner.
-        idle_timeout: seconds without a call after which a session's kernel is ended, at the next call of any session.
+        idle_timeout: seconds after which a kernel is ended that nothing has used: no call, no running cell or job.
         home: where sessions are on record; None for `$ALBEDO_HOME`, else `albedo/` under Jupyter's data directory.
 
     Raises:

@@ -41,7 +41,7 @@ class Registry:
     Args:
         home: where they are on record, see `albedo_home`.
         max_kernels: how many kernels they may have at the same time; the least recently used one that is not busy goes.
-        idle_timeout: seconds without a call after which a session's kernel is ended.
+        idle_timeout: seconds after which a kernel is ended that nothing has used: no call, no cell, no job.
     """
 
     def __init__(self, home: str | os.PathLike[str] | None, max_kernels: int, idle_timeout: float) -> None:
@@ -189,9 +189,9 @@ class Registry:
             others = [each for each in self._sessions.values() if each is not wanted and (each.has_kernel or each.busy)]
             free = sorted(
                 (each for each in others if not each.busy and CHILD not in each.record.owner),
-                key=lambda each: each.record.used,
+                key=lambda each: each.last_use,
             )
-            idle = [each for each in free if now - each.record.used > self._idle_timeout]
+            idle = [each for each in free if now - each.last_use > self._idle_timeout]
             others, free = ([each for each in some if each not in idle] for some in (others, free))
             why = f"nothing had used it for {self._idle_timeout:g} s"
             await _all(*(self._evict(each, why) for each in idle))

@@ -79,7 +79,14 @@ class SessionCore:
     @property
     def busy(self) -> bool:
         """Whether a call is under way, or a cell or a job of it still runs."""
-        return bool(self._calls) or self._cell.straggler is not None or self._held.jobs_run
+        running = self._cell.straggler is not None or self._runs.any_outlives or self._held.jobs_run
+        return bool(self._calls) or running
+
+    @property
+    def last_use(self) -> float:
+        """When it was used last, in seconds since the epoch: the end of a cell or of a job is a use as well."""
+        kernel = self._held.kernel
+        return max(self.record.used, kernel.jobs.last_end if kernel is not None else 0.0)
 
     @property
     def owns_kernel(self) -> bool:
@@ -373,7 +380,8 @@ class SessionCore:
             if self.busy or not self.has_kernel:
                 return
             if self._held.ours:
-                self.record.lost = f"its kernel was ended because {why}."
+                untold = self._telling.of_jobs(self._held.kernel)  # nobody could be told any more
+                self.record.lost = " ".join([f"its kernel was ended because {why}.", *untold])
             await self._held.end()
 
     async def leave(self) -> None:

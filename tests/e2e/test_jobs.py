@@ -355,6 +355,28 @@ class TestTelling:
             assert len(sleepers(embedded_host, 7777)) == 1
             assert value(one, "job.stop()") == -signal.SIGINT
             assert not one.execute("1").kernel.state_lost
+            one.execute("job = run('sh', '-c', 'sleep 0.5; exit 3')")
+            wait_until(lambda: states(one) == ["ended", "ended"])
+            other.execute("1")
+            told = note(one)
+            assert "others were used later" in told
+            assert told.count("The job `sh -c 'sleep 0.5; exit 3'` ended with exit code 3") == 1
+
+    def test_a_job_that_ends_does_not_take_its_kernel_with_it(self, embedded_host: Embedded) -> None:
+        """S7: the time without use begins when the job ends, and what became of it is told in any case."""
+        unused = 2.0
+        with Sessions(idle_timeout=unused) as sessions:
+            session = sessions.open(embedded_host.location())
+            session.execute("job = run('sh', '-c', 'sleep 3; exit 3')")
+            pid = session.status()["process"]["pid"]
+            wait_until(lambda: states(session) == ["ended"], 60)
+            ended = time.monotonic()
+            wait_until(lambda: not alive(pid), 60)
+            assert time.monotonic() - ended > unused / 2
+            told = note(session)
+            assert "nothing had used it for 2 s" in told
+            assert told.count("`sh -c 'sleep 3; exit 3'` ended with exit code 3") == 1
+            assert "exit code" not in note(session)
 
 
 class TestOutput:
