@@ -374,7 +374,9 @@ class AlbedoProvisioner(KernelSettings):
         return lately and max(self._answered_at, kernel.heard_at) < self._asked_at
 
     async def _refuse_restart(self, kernel: RemoteKernel, error: AlbedoError) -> NoReturn:
-        await io_thread.run(kernel.tell_user(f"[albedo] {error}"))
+        # The manager has sent its request already. It would reach the kernel if the host came back in this very moment.
+        manager: Any = self.parent
+        await io_thread.run(kernel.refuse_end(manager.session.session, f"[albedo] {error}"))
         asyncio.get_running_loop().call_soon(self._take_restart_back)
         raise error
 

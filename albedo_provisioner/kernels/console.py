@@ -230,6 +230,9 @@ class Console:
         """The kernel has ended; see `Front`. The program that wanted that knows why."""
         return self.give_up(None if wanted else why, only)
 
+    def refuse_end(self, session: str) -> None:
+        """Nobody asks for that through it: there are no sockets here."""
+
     def connection_info(self) -> dict[str, Any]:
         """There are no sockets here.
 

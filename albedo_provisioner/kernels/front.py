@@ -69,6 +69,13 @@ class Front(Protocol):
             the ids of the requests whose askers were told.
         """
 
+    def refuse_end(self, session: str) -> None:
+        """A client was told that the kernel does not end: what it has asked for until now must not reach the kernel.
+
+        Args:
+            session: the id of its session, by which its messages are known.
+        """
+
     def connection_info(self) -> dict[str, Any]:
         """Return what Jupyter's clients need to connect.
 

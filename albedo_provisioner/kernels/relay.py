@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import zmq
@@ -98,6 +99,7 @@ class Relay:
         self._answers = answers
         self._on_shutdown = on_shutdown
         self._guests = guests
+        self._refused = "", datetime.min.replace(tzinfo=UTC)  # whose request to end the kernel was refused, and when
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
@@ -158,10 +160,28 @@ class Relay:
         Ending a kernel is seen to by its provisioner, exactly once. A late one would hit a kernel whose restart was
         refused, or the one that takes a dead kernel's place. A break may not be noticed yet, so the host is asked.
         """
-        if not self._guests and self.alive and await self._answers():
+        passes = not self._guests and self.alive and await self._answers()
+        if self._was_refused(json_part(parts, HEADER)):
+            return  # whoever sent it knows
+        if passes:
             self._send(CONTROL, parts)
         else:
             self._on_shutdown()
+
+    def refuse_end(self, session: str) -> None:
+        """See `Front`. What was asked for may still be on its way through zmq."""
+        self._refused = session, datetime.now(UTC)
+
+    def _was_refused(self, header: dict[str, Any]) -> bool:
+        """Whether a request, by its header, is of a client that was refused since."""
+        session, when = self._refused
+        if header.get("session") != session:
+            return False
+        try:
+            sent = datetime.fromisoformat(str(header.get("date")))
+        except ValueError:
+            return False  # no manager's, which put the time into all they send
+        return (sent if sent.tzinfo else sent.replace(tzinfo=UTC)) <= when
 
     def _left_behind(self) -> None:
         self._told_of_it = set()

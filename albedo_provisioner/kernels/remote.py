@@ -60,6 +60,11 @@ _NEXT_KERNEL = 10.0
 seconds, has one made in its place. Cells that are sent meanwhile are for that one."""
 
 
+_OVERTAKEN = 0.1
+"""Seconds that an interrupt waits when no cell is known to run: one that was sent just before passes through zmq, and
+the interrupt does not."""
+
+
 class RemoteKernel(WatchedKernel):
     """A kernel, our link to it, and what stands in front of it here. Used on the I/O thread's loop.
 
@@ -324,6 +329,16 @@ class RemoteKernel(WatchedKernel):
         """
         return await self._act_on_cell(signum, timeout, cell)
 
+    async def refuse_end(self, session: str, why: str) -> None:
+        """Refuse a client the end of the kernel that it has asked for, and have the user told why.
+
+        Args:
+            session: the id of the client's session, as in the headers of its messages.
+            why: a line for the cell that runs, else for the next one.
+        """
+        self._front.refuse_end(session)
+        await self.tell_user(why)
+
     async def interrupt_by(self, message: Sequence[Buffer], timeout: float | None = None) -> None:
         """Pass on a request to interrupt, on the control channel, as `signal` passes on an interrupt.
 
@@ -353,12 +368,16 @@ class RemoteKernel(WatchedKernel):
 
     async def _act_on_cell(self, signum: int, timeout: float | None, only: str | None = None, **more: Any) -> bool:
         running = self._front.running if signum == signal.SIGINT else []
+        if signum == signal.SIGINT and not running and only is None:
+            await asyncio.sleep(_OVERTAKEN)
+            running = self._front.running
         if only is not None:
             running = [header for header in running if header["msg_id"] == only]
             more["only"] = True
         cell = only or (running[0]["msg_id"] if running else None)
         call = self._link.call("signal", timeout, signum=int(signum), cell=cell, **more)
         if self._link.attached or signum != signal.SIGINT:
+            self._link.doubt()  # if the connection is dead, another one is made soon
             try:
                 return bool((await call).get("behind"))
             except LinkAwayError:

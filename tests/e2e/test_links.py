@@ -16,6 +16,7 @@ from procs import Process, descendants, send, wait_until
 
 from albedo_provisioner import provisioner
 from albedo_provisioner.errors import LinkAwayError, UnreachableError
+from albedo_provisioner.kernels.remote import SHUTDOWN_PATIENCE
 
 
 @pytest.fixture(params=["embedded", "sshd", "openssh", "local"])
@@ -197,7 +198,11 @@ class TestBrokenConnections:
             assert time.monotonic() - asked < 3.5, "two seconds, on a machine with time for it"
             assert str(embedded_host.alias) in str(caught.value)
             embedded_host.up()
-            assert await kernel.value("x") == "41"
+            # Nothing of it comes later, although the host is back in the moment in which it was refused.
+            while time.monotonic() - asked < 3 * SHUTDOWN_PATIENCE:
+                assert await kernel.value("x") == "41"
+            cell = await kernel.run("")
+            assert "It stays" not in cell.stderr, "the refusal was told with the first cell"
 
     async def test_a_polite_restart_in_a_break_that_is_not_known_yet_is_refused_too(
         self, embedded_host: Embedded
