@@ -55,6 +55,11 @@ LONGEST_ANSWER = 300.0
 _WITHOUT_SETTINGS = ("attach", "list", "end")
 """Requests for which it does not matter what a profile sets."""
 
+_ONCE = ("start", "run")
+"""Requests that must not be read by a login that is given up for another one: both might do what they say. They go out
+when the shells are behind us, from where on there is no other login. That costs them what a round trip takes longer
+than the interpreter's start."""
+
 T = TypeVar("T")
 
 
@@ -104,6 +109,7 @@ class Visit:
         self._went_on = 0.0  # when the host last said something on the way to its answer
         self.left_out = ""
         self._complaint = ""  # what is wrong with it, once it is known
+        self._unsent = b""  # the request, for as long as it is held back
         self._beats = 0
         self._patience: asyncio.TimerHandle | None = None
         self._again: asyncio.Task[None] | None = None
@@ -123,15 +129,12 @@ class Visit:
         request = {**self._request, "marker": self._marker.decode(), "bundle": bundle().digest}
         data = json.dumps(request).encode()
         label = f"albedo {self._request['do']} {self._request.get('kernel_id', '')}"
+        ours, body = loader() + b"\0", struct.pack("!I", len(data)) + data
+        if self._request["do"] in _ONCE:
+            self._unsent, body = body, b""
         channel = await self._transport.open(login_shell.COMMAND, self)
         self.channel = channel
-        channel.write(
-            login_shell.first_lines(self._python, label, not self.left_out)
-            + loader()
-            + b"\0"
-            + struct.pack("!I", len(data))
-            + data
-        )
+        channel.write(login_shell.first_lines(self._python, label, not self.left_out) + ours + body)
         if self._held_up:
             channel.pause_reading()
         if not self.left_out:
@@ -232,6 +235,8 @@ class Visit:
         if self._marked:
             self._received(data)
             return
+        if self._given_up:
+            return
         self._before += data
         at = self._before.find(self._marker)
         if at < 0:
@@ -255,10 +260,13 @@ class Visit:
 
     def stderr_received(self, data: bytes) -> None:
         """Keep what the host prints on the side for whoever looks for a cause."""
+        if self._given_up:
+            return
         if not self._marked:
             self._beats += data.count(BEAT)
             data = data.replace(BEAT, b"")
-            self._count(data)
+            if not self.begun:  # else it comes from what a profile has left in the background
+                self._count(data)
             self._look_for_echo(self._noise + data)
         self._print(data)
 
@@ -288,6 +296,9 @@ class Visit:
     def _shell_is_done(self) -> None:
         self.begun = True
         self._be_patient()
+        if self._unsent and not self._over:
+            self.write(self._unsent)
+            self._unsent = b""
         if not self.left_out:
             Profiles.get().take(self.host)
         elif Profiles.get().leave_out(self.host, self.left_out):
@@ -296,6 +307,11 @@ class Visit:
                 "%s: its login profile %s, so it is left out, and with it what it sets (PATH, modules, conda).%s",
                 *(self.host, self.left_out, printed),
             )
+
+    @property
+    def _given_up(self) -> bool:
+        """Whether another login, without the profile, takes the place of this one."""
+        return bool(self._complaint) and not self.left_out
 
     def _lose_patience(self) -> None:
         """The login shell is at work, as its watcher says, or it is not known what keeps the host."""

@@ -19,6 +19,7 @@ from leaks import settled
 from procs import everyone, wait_until
 from terminal import Terminal
 
+from albedo_provisioner import AsyncSessions
 from albedo_provisioner.errors import UnreachableError, UnsupportedHostError
 from albedo_provisioner.hosts import asking, login_shell, visit
 from albedo_provisioner.hosts.check import check_location
@@ -83,6 +84,35 @@ class TestALoginProfileIsLeftOut:
             assert settled(lambda: [str(each) for each in sshd_host.processes() if each.argv[:1] == ["sleep"]]) == []
         assert "its login profile takes longer than 2.5 s" in warnings(caplog)
         assert "Waiting for the licence server" in warnings(caplog)
+
+    async def test_when_it_prints_too_much_though_it_comes_to_its_end(
+        self,
+        sshd_host: Real,
+        async_sessions: AsyncSessions,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
+    ) -> None:
+        """S2: the login that is given up gets through all the same, and must find nothing to do."""
+        lines = f"export PATH={sshd_host.python.parent}:$PATH\nhead -c 4194400 /dev/zero | tr '\\0' x\n"
+        sshd_host.write(".bash_profile", lines)
+        sshd_host.account.set_shell("/bin/bash")
+        config = {"python": str(sshd_host.python)}
+        before = commands(sshd_host)
+        async with started(sshd_host.location(), config) as kernel:
+            assert await kernel.value("1 + 1") == "2"
+            (one,) = (sshd_host.home / ".albedo-remote" / "run").iterdir()
+            assert one.name == await kernel.json("os.environ['ALBEDO_KERNEL_ID']", "import os")
+        assert "prints more than 4 MB, so it is left out" in warnings(caplog)
+        assert commands(sshd_host) - before >= 2
+        # Nor is code run twice that is run without a kernel.
+        monkeypatch.setattr(login_shell, "FORGOTTEN_AFTER", 0.0)
+        sshd_host.write("broken/ipykernel/__init__.py", "raise ImportError('half installed')\n")
+        env = {"PYTHONPATH": str(sshd_host.home / "broken")}
+        session = await async_sessions.open(sshd_host.location(), python=str(sshd_host.python), env=env)
+        result = await session.execute("open('ran', 'a').write('once ')")
+        assert (result.status, result.kernel.ended) == ("ok", True)
+        await eventually(lambda: not sshd_host.processes())
+        assert (sshd_host.home / "ran").read_text() == "once "
 
     async def test_until_it_has_been_mended(
         self, embedded_host: Embedded, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
