@@ -116,6 +116,9 @@ class _Visitor:
     def stepped(self, step: str, size: int = 0) -> None:
         """Nobody watches."""
 
+    def let_in(self) -> None:
+        """Nobody watches that either."""
+
     def forgotten(self, unsent: Collection[str]) -> None:
         """Nothing was asked of the kernel that could be missing."""
 

@@ -91,6 +91,9 @@ class LinkOwner(Protocol):
         bytes of our files are copied in it.
         """
 
+    def let_in(self) -> None:
+        """Note that the host has let us in; what was asked of it there may take its time."""
+
     def forgotten(self, unsent: Collection[str]) -> None:
         """Note that messages may be missing: the keeper did not know the link any more, and it begins anew.
 
@@ -337,6 +340,7 @@ class KernelLink:
         try:
             await visit.open()
             self.sent_request = True
+            self._owner.let_in()
             if self._held_up:
                 self.pause(True)
             await visit.wait_for(greeted, GREETING_TIMEOUT)

@@ -102,6 +102,7 @@ class RemoteKernel(WatchedKernel):
         on_step: Callable[[str], None] | None = None,
         kernel_id: str | None = None,
         on_progress: Callable[[Progress | None], None] | None = None,
+        on_let_in: Callable[[], None] | None = None,
     ) -> RemoteKernel:
         """Start a kernel; it listens when this returns.
 
@@ -111,6 +112,7 @@ class RemoteKernel(WatchedKernel):
             on_step: told each step while it lasts.
             kernel_id: the id that it is to have, if that can be; None for a fresh one.
             on_progress: told how far packages are that the host gets first, and None when they are there.
+            on_let_in: told when the host has let us in, at each connection.
 
         Raises:
             AlbedoError: it could not be started; the message says why and what to do. Nothing is left running.
@@ -121,6 +123,7 @@ class RemoteKernel(WatchedKernel):
         kernel._started_here = True
         kernel.on_step = on_step
         kernel.on_progress = on_progress
+        kernel.on_let_in = on_let_in
         kernel._put_record()  # first, so that a kernel whose client is killed at any moment can be found again
         try:
             await kernel._make()
@@ -140,6 +143,7 @@ class RemoteKernel(WatchedKernel):
         kernel_id: str,
         on_step: Callable[[str], None] | None = None,
         guest: bool = False,
+        on_let_in: Callable[[], None] | None = None,
     ) -> RemoteKernel:
         """Take up a kernel that runs already, with the key that it was started with.
 
@@ -149,6 +153,7 @@ class RemoteKernel(WatchedKernel):
             kernel_id: its id.
             on_step: see `start`.
             guest: see the class.
+            on_let_in: see `start`.
 
         Raises:
             KernelGoneError: there is none any more, or it has ended; its keeper, if there is one, stays.
@@ -156,6 +161,7 @@ class RemoteKernel(WatchedKernel):
         """
         kernel = cls(request, kernel_id, make_front, KernelRecords().node(kernel_id), guest)
         kernel.on_step = on_step
+        kernel.on_let_in = on_let_in
         try:
             await kernel._attach_patiently()
             if kernel.state == "exited":  # while nobody was linked to it; its keeper and its journal are still there

@@ -37,6 +37,7 @@ class WatchedKernel:
         self.step = ""
         """connecting, staging, starting, attached, reattaching or ended; nothing before its first connection."""
         self.on_step: Callable[[str], None] | None = None
+        self.on_let_in: Callable[[], None] | None = None
         self.on_progress: Callable[[Progress | None], None] | None = None
         self._copied = 0  # bytes of our files that go there in the present step
         self.state = "starting"
@@ -242,6 +243,11 @@ class WatchedKernel:
         if node != self._node and self.request.location.host is not None:
             self._node = node
             asyncio.get_running_loop().run_in_executor(None, KernelRecords().set_node, self.kernel_id, node)
+
+    def let_in(self) -> None:
+        """Pass on that the host has let us in."""
+        if self.on_let_in is not None:
+            self.on_let_in()
 
     def stepped(self, step: str, size: int = 0) -> None:
         """Take the link's step; the first connection alone does not make a kernel ready."""

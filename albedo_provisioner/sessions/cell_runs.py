@@ -20,7 +20,7 @@ from .current_cell import CurrentCell
 from .on_record import OnRecord
 from .outputs import Outputs
 from .records import CellName
-from .results import ERROR, INTERRUPTED, LOST, KernelReport, Result, is_interrupt, status_of
+from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Result, is_interrupt, status_of
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel
 from .telling import Telling
 from .tools import SessionTools
@@ -193,13 +193,19 @@ class CellRuns:
 
     # -- otherwise -------------------------------------------------------------------------------------------
 
-    def never_begun(self, call: Call, cell: CellName, report: KernelReport, notes: list[str]) -> Result:
-        """Return what comes of a call that was interrupted before its code could begin."""
+    def never_begun(
+        self, call: Call, cell: CellName, report: KernelReport, notes: list[str], over: str | None = None
+    ) -> Result:
+        """Return what comes of a call that was interrupted before its code could begin, or whose time was over: `over`
+        says so then.
+        """
         records = self._on_record.records
         records.begin(cell, self._record.session_id, None, call.code, call.limits)
-        report.reused, report.ended = False, not self._held.alive
-        report.note = " ".join([*notes, "The call was interrupted before the code could begin, and it was not run."])
-        result = Outputs(call.limits, records.outputs, cell.msg_id).result(INTERRUPTED, cell.cell_id, report)
+        report.reused, report.ended = False, not self._held.alive and self._record.kernel_id is None
+        why = over or "The call was interrupted before the code could begin, and it was not run."
+        report.note = " ".join([*notes, why])
+        outputs = Outputs(call.limits, records.outputs, cell.msg_id)
+        result = outputs.result(INTERRUPTED if over is None else TIMEOUT, cell.cell_id, report)
         self._on_record.finish(cell, result)
         return result
 

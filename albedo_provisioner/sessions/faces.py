@@ -137,7 +137,9 @@ class AsyncSession:
 
         Args:
             code: Python, or whatever the kernel speaks.
-            timeout: seconds for the code itself; then it is interrupted, and its state is kept if it obeys.
+            timeout: seconds for the code itself; then it is interrupted, and its state is kept if it obeys. Also for a
+                sign-in, or any answer of the host, that is waited for before (five more for an answer): then the code
+                is not run, which the result says.
             reset: run it on a fresh kernel.
             cell_id: a name for this call that the caller makes up. A call whose name is on record already is not run
                 again: what came of it is returned.

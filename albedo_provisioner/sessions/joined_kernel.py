@@ -96,7 +96,9 @@ class JoinedKernel(SessionKernel):
 
     async def _attach(self, found: FoundKernel) -> None:
         request = await request_of(found)
-        kernel = await RemoteKernel.attach(request, self._make_console, found.kernel_id, self._stepped, guest=True)
+        kernel = await RemoteKernel.attach(
+            request, self._make_console, found.kernel_id, self._stepped, True, self._was_let_in
+        )
         if found.kernel_id != self._joined.kernel_id:
             await self._salvage(self._joined.kernel_id)
             self._joined.kernel_id = found.kernel_id

@@ -27,6 +27,7 @@ from .current_cell import CurrentCell
 from .joined_kernel import JoinedKernel
 from .on_record import OnRecord
 from .past import PastCells
+from .patience import NotInTimeError, Patience
 from .records import CellName, CellRecord, SessionRecord
 from .results import KernelReport, Result
 from .session_kernel import SessionKernel
@@ -191,14 +192,18 @@ class SessionCore:
             log.debug("%s: %s", self.record.session_id, error)
 
     async def _execute(self, call: Call, cell: CellName) -> Result:
-        async with self._cell.turn():
-            self._next = (cell, time.monotonic())
-            try:
-                return await self._in_turn(call, cell)
-            finally:
-                self._next = None
+        patience = Patience(call, self._held)
+        try:
+            async with self._cell.turn(patience):
+                self._next = (cell, time.monotonic())
+                try:
+                    return await self._in_turn(call, cell, patience)
+                finally:
+                    self._next = None
+        except NotInTimeError as error:
+            return self._runs.never_begun(call, cell, self._report(), [], str(error))
 
-    async def _in_turn(self, call: Call, cell: CellName) -> Result:
+    async def _in_turn(self, call: Call, cell: CellName, patience: Patience) -> Result:
         self._must_be_open()
         self.record.used = time.time()
         await self._registry.make_room(self)
@@ -211,8 +216,8 @@ class SessionCore:
         for _ in range(3):
             self._must_be_open()
             try:
-                if not await self._made_ready(call, report, notes):
-                    return self._runs.never_begun(call, cell, report, notes)
+                if not await self._made_ready(call, report, notes, patience):
+                    return self._runs.never_begun(call, cell, report, notes, patience.over)
             except (KernelStartError, StagingError) as error:
                 if not self._held.ours or self.record.kernel_id is not None:
                     raise  # there is a kernel, or may be
@@ -244,18 +249,19 @@ class SessionCore:
 
     @property
     def _host(self) -> str:
-        return self.record.location.host or "this machine"
+        return self._held.host
 
     # -- the kernel ------------------------------------------------------------------------------------------
 
-    async def _made_ready(self, call: Call, report: KernelReport, notes: list[str]) -> bool:
-        """Do what `_ready` does, and say whether that was not interrupted."""
+    async def _made_ready(self, call: Call, report: KernelReport, notes: list[str], patience: Patience) -> bool:
+        """Do what `_ready` does, and say whether that was neither interrupted nor took too long."""
         if self._held.alive:  # there is little to do
             await self._ready(call, report, notes)
             return True
         self._readying = work = asyncio.get_running_loop().create_task(self._ready(call, report, notes))
         try:
-            await work
+            with patience.guard(work):
+                await work
         except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is None or task.cancelling():

@@ -47,6 +47,7 @@ class SessionKernel:
         kernel: the kernel, dead or alive; None when there is none.
         console: its front; None with it.
         step: the step that its link is in.
+        let_in: whether its host has let us in since we began to connect.
         sign_in: what a person has to do before there can be one, while that is waited for.
         fresh: why the kernel has not been used yet, when there was another before; None once that has been told.
         last_words: what `lose` has added to its reason, of jobs that ended with the kernel; until there is another one.
@@ -66,6 +67,7 @@ class SessionKernel:
         self.kernel: RemoteKernel | None = None
         self.console: Console | None = None
         self.step = "ended"
+        self.let_in = False
         self.sign_in: SignInError | None = None
         self.fresh: str | None = None
         self.last_words = ""
@@ -79,6 +81,11 @@ class SessionKernel:
     def alive(self) -> bool:
         """Whether there is one that is not known to be dead."""
         return self.kernel is not None and self.kernel.poll() is None
+
+    @property
+    def host(self) -> str:
+        """Its host, as the user spells it."""
+        return self._record.location.host or "this machine"
 
     @property
     def jobs_run(self) -> bool:
@@ -104,7 +111,11 @@ class SessionKernel:
         request = KernelRequest.from_dict(known.request)
 
         async def attach() -> None:
-            self._register(await RemoteKernel.attach(request, self._make_console, kernel_id, self._stepped))
+            self._register(
+                await RemoteKernel.attach(
+                    request, self._make_console, kernel_id, self._stepped, on_let_in=self._was_let_in
+                )
+            )
 
         try:
             await self._patiently(attach, wait_for_sign_in)
@@ -133,7 +144,9 @@ class SessionKernel:
         kernel_id = self._record.kernel_id = str(uuid.uuid4())
         self._put()
         try:
-            kernel = await RemoteKernel.start(request, self._make_console, self._stepped, kernel_id)
+            kernel = await RemoteKernel.start(
+                request, self._make_console, self._stepped, kernel_id, on_let_in=self._was_let_in
+            )
         except BaseException:
             self._record.kernel_id = None
             self._put()
@@ -151,7 +164,7 @@ class SessionKernel:
                 if self.sign_in is None:
                     log.info("%s waits for a sign-in: %s", self._record.session_id, error)
                 self.sign_in = error
-                self.step = "connecting"
+                self._stepped("connecting")
                 await _rest(error.host)
             else:
                 self.sign_in = None
@@ -171,6 +184,11 @@ class SessionKernel:
 
     def _stepped(self, step: str) -> None:
         self.step = step
+        if step == "connecting":
+            self.let_in = False
+
+    def _was_let_in(self) -> None:
+        self.let_in = True
 
     def must_be_ours(self, done: str) -> None:
         """See to it that nothing is done to a kernel that only its owner may do; `done` says what."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,7 +30,7 @@ from albedo_provisioner.errors import (
 )
 from albedo_provisioner.kernels import link
 from albedo_provisioner.kernels.records import KernelRecords, this_process
-from albedo_provisioner.sessions import current_cell
+from albedo_provisioner.sessions import current_cell, patience
 from albedo_provisioner.sessions.outputs import Limits
 
 
@@ -510,6 +511,43 @@ class TestHosts:
         assert (results[1].value, results[1].execution_count, results[1].kernel.reused) == ("48", 2, True)
         status = session.status()
         assert (status["away"], status["advice"]) == (None, None)
+
+    def test_that_cannot_be_used_are_waited_for_as_long_as_the_call_may_take(
+        self, embedded_host: Embedded, sessions: Sessions
+    ) -> None:
+        """S10: also by a call that stands behind one which waits."""
+        embedded_host.server.behave(refuse_auth=True)
+        session = sessions.open(embedded_host.location())
+
+        def times_out(words: str) -> None:
+            result = session.execute("print('not run')", timeout=1)
+            assert (result.status, result.stdout, result.kernel.ended) == ("timeout", "", True)
+            assert re.search(f"the code was not run: {words}", str(result.kernel.note))
+
+        times_out(f"waiting for a sign-in at {embedded_host.alias}: .*Permission denied.*jupyter albedo login")
+        results = []
+        thread = threading.Thread(target=lambda: results.append(session.execute("6 * 7")))
+        thread.start()
+        wait_until(lambda: session.status()["advice"])
+        with pytest.raises(SignInError, match="Permission denied"):
+            session.execute("1", wait_for_sign_in=False)
+        times_out(f"waiting for a sign-in at {embedded_host.alias}")
+        assert thread.is_alive()
+        embedded_host.server.behave(refuse_auth=False)
+        thread.join(30)
+        assert results[0].value == "42"
+        assert [cell.code for cell in session.cells()].count("print('not run')") == 2
+
+    def test_that_accept_and_say_nothing_are_waited_for_a_few_seconds_longer(
+        self, embedded_host: Embedded, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(patience, "CONTACT_GRACE", 0.5)
+        embedded_host.server.behave(hold_new=True)
+        began = time.monotonic()
+        result = sessions.open(embedded_host.location()).execute("1", timeout=0.5)
+        assert time.monotonic() - began < 10
+        assert result.status == "timeout"
+        assert "has not let us in yet" in str(result.kernel.note)
 
     @pytest.mark.parametrize("location", ["-oProxyCommand=id:/tmp", "relative", ""])
     def test_that_are_none_are_refused(self, sessions: Sessions, location: str) -> None:
