@@ -20,7 +20,7 @@ import termios
 from typing import Any, NoReturn
 
 from . import processes, rundir
-from .entry import fail, folder, must_be_here, sweep_up
+from .entry import fail, folder, must_be_here, must_have_room, sweep_up
 from .place import have_made_anew
 from .spawn import boot_id, last_words, recorded_process
 
@@ -34,6 +34,7 @@ def start(request: dict[str, Any]) -> None:
     """Make a keeper with its kernel, and become a bridge to it."""
     folder(request["kernel"]["cwd"])
     must_be_here(request)
+    must_have_room(not request["kernel"].get("kernelspec"))
     kernel_id = request["kernel_id"]
     try:
         if rundir.keeper_lives(kernel_id):

@@ -69,6 +69,20 @@ def fail(error: str, **details: Any) -> NoReturn:
     sys.exit(0)
 
 
+def must_have_room(for_python: bool = True) -> None:
+    """Fail if the account may have too few processes and threads for one more kernel.
+
+    Args:
+        for_python: whether it is a Python kernel. What others take is not known, so it is one process.
+    """
+    from .spawn import KEEPER_TASKS, KERNEL_TASKS, task_room
+
+    room = task_room()
+    needed = KEEPER_TASKS + (KERNEL_TASKS if for_python else 1)
+    if room is not None and room[0] - room[1] < needed:
+        fail("tasks", limit=room[0], now=room[1], needed=needed)
+
+
 def folder(text: str) -> str:
     """Return the folder of a location as an absolute path on this host, or fail with the reason."""
     path = folder_path(text)
@@ -164,6 +178,7 @@ def stage(request: dict[str, Any]) -> None:
 
 def check(request: dict[str, Any]) -> None:
     """Answer what a kernel would meet here: folder, home, interpreter, packages."""
+    must_have_room()
     report(checked=checked(folder(request["cwd"]), request["needs"], request["provide"]))
 
 
@@ -186,6 +201,9 @@ def checked(path: str, needs: list[str], provide: bool) -> dict[str, Any]:
 
     files = raise_file_limit()
     threat = threat_of_logout()
+    from .importing import why_not_imported
+
+    ours = [each for each in sys.path if each.startswith(wheels.DIRECTORY)]
     return {
         "folder": path,
         "home": os.path.expanduser("~"),
@@ -195,6 +213,7 @@ def checked(path: str, needs: list[str], provide: bool) -> dict[str, Any]:
         "pip": pip_may_install(),
         "warning": threat if threat and ENABLE_LINGER in threat else None,
         "without": without(lacking) if lacking else None,
+        "broken": None if lacking or "ipykernel" not in needs else why_not_imported(ours),
         "few_files": files if files < LEAST_FILES else None,
     }
 
@@ -202,6 +221,7 @@ def checked(path: str, needs: list[str], provide: bool) -> dict[str, Any]:
 def survey(request: dict[str, Any]) -> None:
     """Answer which kernels there could be in a folder of this host."""
     path = folder(request["cwd"])
+    must_have_room(not request.get("kernel"))  # also for looking: that takes threads
     missing([])  # for the site directories
     from .survey import survey as look
 

@@ -85,11 +85,16 @@ def look_at_all(looks, report):
         kept = []  # type: list[dict[str, Any]]
         thread = threading.Thread(target=look, args=(function, kept))
         thread.daemon = True
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the account has as many as it may have
+            kept.append({"failed": str(error)})
+            thread = threading.current_thread()
         under_way.append((name, thread, kept))
     for name, thread, kept in under_way:
         patience = PATIENCE.get(name, LOOK)
-        thread.join(max(0.0, began + patience - time.time()))
+        if thread is not threading.current_thread():
+            thread.join(max(0.0, began + patience - time.time()))
         report(look=name, **(kept[0] if kept else {"failed": "no answer within %g s" % patience}))
 
 
@@ -129,6 +134,7 @@ def main(request, read, report, import_ours):
             import_ours()
             from albedo_bundle import health  # type: ignore[import-not-found,unused-ignore]
 
+            report(look="tasks", facts=health.tasks())  # by no thread: there may be none to be had
             looks.update(health.looks(request))
         except Exception as error:  # noqa: BLE001 - whatever it was, it is told
             report(look="ours", failed="%s: %s" % (type(error).__name__, error))

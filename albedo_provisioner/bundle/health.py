@@ -9,19 +9,16 @@ import importlib.metadata
 import os
 import secrets
 import socket
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from . import entry, logind, rundir, wheels
+from .importing import why_not_imported
 from .private import is_loose, why_foreign
-from .spawn import folder_path
+from .spawn import folder_path, task_room
 
 Facts = dict[str, Any]
-
-_IMPORT = "import sys; sys.path += sys.argv[1:]; import zmq, ipykernel.kernelapp"
-_IMPORT_TIMEOUT = 18.0
 
 
 def looks(request: Facts) -> dict[str, Callable[[], Facts]]:
@@ -35,6 +32,12 @@ def looks(request: Facts) -> dict[str, Callable[[], Facts]]:
     }
 
 
+def tasks() -> Facts:
+    """How many processes and threads the account may have, and has; both None where there is no limit."""
+    limit, now = task_room() or (None, None)
+    return {"limit": limit, "now": now}
+
+
 def packages() -> Facts:
     """Whether this interpreter has what a kernel takes, from wherever, and can import it."""
     lacking = entry.missing(["ipykernel", "zmq"])
@@ -43,7 +46,7 @@ def packages() -> Facts:
         "ipykernel": _version("ipykernel"),
         "pyzmq": _version("pyzmq"),
         "provided": bool(ours),
-        "broken": None if lacking else _import_fails(ours),
+        "broken": None if lacking else why_not_imported(ours),
         "pip": entry.pip_may_install(),
         "without": entry.without(lacking) if lacking else None,
     }
@@ -54,24 +57,6 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def _import_fails(more: Sequence[str]) -> str | None:
-    """Return the last words of an interpreter that cannot import the packages; None when it can."""
-    command = [sys.executable, "-P", "-c", _IMPORT, *more]
-    try:
-        told = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=_IMPORT_TIMEOUT,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"importing them took longer than {_IMPORT_TIMEOUT:g} s"
-    lines = told.stderr.decode("utf-8", "replace").strip().splitlines()
-    return None if told.returncode == 0 else (lines or [f"status {told.returncode}"])[-1][:300]
 
 
 def runtime() -> Facts:

@@ -13,7 +13,7 @@ from . import processes, rundir
 from .channels import KernelChannels
 from .heap import MemoryDeath
 from .messages import HEADER, PARENT, json_part
-from .spawn import boot_id, last_words, memory_limit, spawn
+from .spawn import boot_id, last_words, memory_limit, spawn, task_room
 from .wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 
 START_POLL = 0.004
@@ -213,6 +213,7 @@ class Kernel:
             "words": last_words(self._path),
             **(self._memory.facts(code) if self._memory is not None else {}),
             "memory_limit": memory_limit(),
+            "task_room": task_room() if self.state == "starting" else None,
             "asked": asked,
         }
         self.state = "exited"

@@ -24,6 +24,9 @@ FEW_FILES = 256
 
 _ENOUGH_FILES = 1024
 
+KEEPER_TASKS, KERNEL_TASKS = 3, 13
+"""Processes and threads that a keeper and a Python kernel are, and take (`ulimit -u` counts both)."""
+
 _NAME = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 
 
@@ -141,6 +144,25 @@ def raise_file_limit() -> int:
         return soft if soft != resource.RLIM_INFINITY else sys.maxsize
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     return most
+
+
+def task_room() -> tuple[int, int] | None:
+    """Return how many processes and threads the account may have here (`ulimit -u`), and how many it has now, ours
+    included; None where there is no limit, as for root, or where they cannot be counted.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
+    if limit == resource.RLIM_INFINITY or os.geteuid() == 0:
+        return None
+    count = 0
+    try:
+        with os.scandir("/proc") as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError, PermissionError, ProcessLookupError):  # it has ended
+                    if entry.name.isdecimal() and entry.stat().st_uid == os.getuid():
+                        count += len(os.listdir(f"/proc/{entry.name}/task"))
+    except OSError:
+        return None
+    return (limit, count) if count else None
 
 
 def memory_limit() -> int | None:

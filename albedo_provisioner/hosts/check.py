@@ -9,7 +9,7 @@ from typing import Any
 from ..location import Location
 from . import io_thread
 from .asking import ask
-from .refusals import few_files
+from .refusals import cannot_import, few_files
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,8 @@ class CheckedLocation:
         python_version: its version, like "3.12.4".
         ipykernel_version: the version of ipykernel that it has or was given, or None.
         few_files: how many files a process may open there, where a Python kernel needs more; else None.
+        pip: whether pip may install into that interpreter.
+        broken: why ipykernel and pyzmq, which it has, cannot be imported there; None when they can.
         warning: what would threaten a kernel there, in words that follow the host's name; None for nothing.
         without: what the host says of the interpreter when it lacks packages (`without` in `bundle/entry.py`).
     """
@@ -35,6 +37,8 @@ class CheckedLocation:
     without: dict[str, Any] | None
     warning: str | None = None
     few_files: int | None = None
+    pip: bool = False
+    broken: str | None = None
 
     @classmethod
     def from_report(cls, host: str | None, found: dict[str, Any]) -> CheckedLocation:
@@ -48,13 +52,15 @@ class CheckedLocation:
             found["without"],
             found["warning"],
             found["few_files"],
+            found["pip"],
+            found["broken"],
         )
 
     def for_keeper(self) -> CheckedLocation:
         """Return the same for a kernel that is another program's: of the interpreter only pyzmq is needed then."""
         lacks = self.without is not None and "zmq" in self.without["lacking"]
         lacking = {**self.without, "lacking": ["zmq"]} if self.without and lacks else None
-        return replace(self, without=lacking, few_files=None)  # what others take is not known
+        return replace(self, without=lacking, few_files=None, broken=None)  # what others take is not known
 
     def must_do(self) -> None:
         """See that a Python kernel would get to its first cell there.
@@ -64,6 +70,8 @@ class CheckedLocation:
         """
         if self.few_files is not None:
             raise few_files(self.location.host or "this machine", self.few_files)
+        if self.broken is not None:
+            raise cannot_import(self.location.host or "this machine", self.python, self.broken, self.pip)
 
 
 def check_location(

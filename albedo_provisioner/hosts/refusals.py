@@ -11,6 +11,7 @@ import re
 import shlex
 from typing import Any
 
+from ..bundle.spawn import KERNEL_TASKS
 from ..errors import (
     AlbedoError,
     FolderError,
@@ -64,6 +65,8 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
         )
     if kind == "files":
         return few_files(host, int(report["limit"]))
+    if kind == "tasks":
+        return few_tasks(host, int(report["limit"]), int(report["now"]), int(report["needed"]))
     if kind == "exists":
         return KernelExistsError(host, f"A kernel with the id {report['kernel_id']} is already on {host}.")
     if kind == "elsewhere":
@@ -110,6 +113,24 @@ def few_files(host: str, limit: int) -> KernelStartError:
     )
 
 
+def few_tasks(host: str, limit: int, now: int, needed: int) -> KernelStartError:
+    """Return the error for a host on which the account may have too few processes and threads for one more kernel.
+
+    Args:
+        host: the host as the user spells it.
+        limit: how many it may have.
+        now: how many it has.
+        needed: how many a kernel takes.
+    """
+    return KernelStartError(
+        host,
+        f"The account may have no more than {limit} processes and threads on {host} (ulimit -u) and has {now} now; a "
+        f"kernel takes {needed}. See where the login sets that (its profile, limits.conf), or end what is not needed "
+        "there.",
+        f"no more than {limit} processes and threads (ulimit -u), and {now} there now",
+    )
+
+
 def old_python(host: str, python: str, version: str) -> UnsupportedHostError:
     """Return the error for a host whose interpreter `python` is too old."""
     return UnsupportedHostError(
@@ -140,6 +161,33 @@ def lacks_packages(host: str, report: dict[str, Any], why_not: str = "") -> Pack
         )
     return PackagesMissingError(
         host, f"{message}. {mending(host, python, report['pip'])}{hint}", why_not or f"no {_names_of(report)}", report
+    )
+
+
+def cannot_import(host: str, python: str, why: str, pip: bool) -> KernelStartError:
+    """Return the error for an interpreter whose ipykernel is there, and is damaged.
+
+    Args:
+        host: the host as the user spells it; "this machine" for this one.
+        python: the interpreter's path.
+        why: what it said, and of which file.
+        pip: whether pip may install into it.
+    """
+    return KernelStartError(
+        host,
+        f"The ipykernel and pyzmq of {python} on {host} cannot be imported: {why}. {mending_import(host, python, pip)}",
+        why,
+    )
+
+
+def mending_import(host: str, python: str, pip: bool) -> str:
+    """Return what to do about an ipykernel that is there and damaged; arguments as for `mending`."""
+    if not pip:
+        return f"Remove what is damaged there (often below ~/.local/lib). {mending(host, python, pip)}"
+    command = shlex.join([python, "-m", "pip", "install", "--force-reinstall", "ipykernel"])
+    return (
+        f"Remove what is damaged there (often below ~/.local/lib), or install it anew: {_here(host, command)} - or use "
+        "another interpreter (--python, or the setting 'python')."
     )
 
 
@@ -353,12 +401,28 @@ def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:
     little = ""
     if isinstance(limit, int) and limit < LITTLE_MEMORY:
         little = f". A process may have no more than {limit / 1e6:.0f} MB of memory there (ulimit -v)."
+    room = exit_.get("task_room")
+    if room and (room[0] - room[1] < KERNEL_TASKS or _NO_MORE_TASKS.search(words)):
+        little += (
+            f". The account may have no more than {room[0]} processes and threads there (ulimit -u) and had {room[1]} "
+            f"without this kernel, which takes {KERNEL_TASKS} at least."
+        )
+    cause = cause_in(words)
+    if cause.startswith(("ModuleNotFoundError: ", "ImportError: ")):
+        little += (
+            ". What its Python imports is damaged or lacks something: `jupyter albedo doctor "
+            f"{'.' if host == 'this machine' else host}` looks at it; install ipykernel anew there (pip install "
+            "--force-reinstall ipykernel), or use another interpreter (--python, the setting 'python')."
+        )
     return KernelStartError(
         host,
-        f"The kernel on {host} ended while starting ({how}): {cause_in(words) or 'it printed nothing'}{little}",
+        f"The kernel on {host} ended while starting ({how}): {cause or 'it printed nothing'}{little}",
         words,
     )
 
+
+_NO_MORE_TASKS = re.compile(f"can't start new thread|{re.escape(os.strerror(errno.EAGAIN))}")
+"""What programs say that are allowed no more processes or threads."""
 
 LITTLE_MEMORY = 1 << 30
 """Bytes of address space that a kernel, or what it imports, may well want."""

@@ -19,6 +19,7 @@ from kernels import started
 from masters import Master
 
 from albedo_provisioner import AsyncHosts, Hosts
+from albedo_provisioner.bundle import spawn
 from albedo_provisioner.errors import KernelStartError, LocationError
 from albedo_provisioner.hosts.doctor import verdicts
 from albedo_provisioner.hosts.doctor.findings import Diagnosis, Finding
@@ -260,6 +261,24 @@ class TestPackages:
         assert blocking(found) == ["packages"]
         assert "libzmq.so.5: no such file" in only(found, "packages").text
 
+    async def test_of_the_users_own_that_are_damaged_are_told_by_add_and_the_start(self, sshd_host: Real) -> None:
+        profile = (sshd_host.home / ".profile").read_text()
+        sshd_host.write(".profile", f"{profile}export PYTHONPATH=~/mine\n")
+        damaged = sshd_host.write("mine/ipykernel/__init__.py", "")
+        found = await AsyncHosts().diagnose(str(sshd_host.alias))
+        assert blocking(found) == ["packages"]
+        told = only(found, "packages").text
+        assert told.endswith(f"No module named 'ipykernel.kernelapp' ({damaged}).")
+        assert "No module named 'ipykernel.kernelapp'" in (said := albedo("add", sshd_host.location(), status=1))
+        assert f"({damaged}). Remove what is damaged there" in said
+        assert albedo("list", "--json").strip() == "[]"
+        with pytest.raises(KernelStartError, match=r"ipykernel.*jupyter albedo doctor .* install ipykernel anew there"):
+            async with started(sshd_host.location()):
+                pass
+        damaged.parent.rename(sshd_host.home / "elsewhere")
+        broken = sshd_host.write("mine/tornado/__init__.py", "from tornado import none\n")
+        assert f"({broken}). Remove what is damaged" in albedo("add", sshd_host.location(), status=1)
+
     def test_cannot_be_brought_to_a_home_that_runs_nothing(
         self, sshd_host: Real, full_home: Callable[[int], None], kept_packages: Path
     ) -> None:
@@ -310,6 +329,42 @@ class TestOpenFiles:
         async with started(sshd_host.location()) as kernel:
             limit = "__import__('resource').getrlimit(__import__('resource').RLIMIT_NOFILE)"
             assert await kernel.value(limit) == "(200, 200)"
+
+
+class TestProcesses:
+    async def test_that_are_too_few_are_a_problem_and_named_at_the_start(self, sshd_host: Real) -> None:
+        """All that the account has count, threads too."""
+        profile = (sshd_host.home / ".profile").read_text()
+        for limit in (3, 8, 14):
+            sshd_host.write(".profile", f"{profile}ulimit -u {limit}\n")
+            found = await AsyncHosts().diagnose(str(sshd_host.alias))
+            assert blocking(found) == ["processes"], found
+            told = only(found, "processes")
+            assert f"no more than {limit} processes and threads on {sshd_host.alias} (ulimit -u)" in told.text
+            assert told.facts["limit"] == limit
+            assert 0 < told.facts["now"] < limit
+            assert "the profile prints nothing" in only(found, "login").text
+        with pytest.raises(KernelStartError, match=r"no more than 14 processes and threads on .*\(ulimit -u\)"):
+            async with started(sshd_host.location()):
+                pass
+        assert "no more than 14 processes and threads on" in albedo("add", sshd_host.location(), status=1)
+        enough = spawn.KEEPER_TASKS + spawn.KERNEL_TASKS + told.facts["now"] + 5  # a connection that ends may count yet
+        sshd_host.write(".profile", f"{profile}ulimit -u {enough}\n")
+        found = await AsyncHosts().diagnose(str(sshd_host.alias))
+        assert blocking(found) == []
+        assert only(found, "processes").state == "note"
+        async with started(sshd_host.location()) as kernel:
+            assert await kernel.value("1 + 1") == "2"
+
+    async def test_that_run_out_while_a_kernel_starts_are_named(self, sshd_host: Real) -> None:
+        profile = (sshd_host.home / ".profile").read_text()
+        sshd_host.write(".profile", f"{profile}ulimit -u 40\n")
+        config = {"env": {"PYTHONPATH": str(sshd_host.home / "early")}}
+        greedy = "for _ in range(60):\n    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+        sshd_host.write("early/ipykernel/__init__.py", f"import threading, time\n{greedy}")
+        with pytest.raises(KernelStartError, match=r"no more than 40 processes and threads there \(ulimit -u\)"):
+            async with started(sshd_host.location(), config):
+                pass
 
 
 @pytest.mark.first_visit

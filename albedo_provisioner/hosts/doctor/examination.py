@@ -110,7 +110,6 @@ async def examine(
     except AlbedoError as error:
         found.error = error
         found.ended = talk.ended
-        found.printed = found.printed or talk.visit.printed
     finally:
         found.channel = talk.visit.channel
         found.begun, found.left_out = talk.visit.begun, talk.visit.left_out
@@ -125,6 +124,7 @@ async def _ask(talk: _Conversation, found: Examined, enter: Callable[[str], None
     opened = time.monotonic()
     found.connected = opened - began
     first = await talk.report(ANSWER_TIMEOUT)
+    found.printed = talk.visit.printed  # what comes later is no profile's
     found.here, found.memory, found.open_files = first["here"], first["memory"], first["files"]
     found.answered = time.monotonic() - opened
     limit = time.monotonic() + LOOKS_TIMEOUT
@@ -133,7 +133,6 @@ async def _ask(talk: _Conversation, found: Examined, enter: Callable[[str], None
             talk.visit.send_bundle()
         elif "look" in report:
             found.looks[str(report["look"])] = report
-    found.printed = talk.visit.printed
 
 
 async def _measure(talk: _Conversation, found: Examined) -> None:

@@ -15,8 +15,8 @@ class Finding:
 
     Attributes:
         check: what: "config", "ssh", "name", "connection", "sign-in", "login", "python", "memory", "files",
-            "packages", "home", "runtime", "logout", "folder", "kernels", "round trip", "throughput", "clock",
-            "sessions" or "forwarding".
+            "processes", "packages", "home", "runtime", "logout", "folder", "kernels", "round trip", "throughput",
+            "clock", "sessions" or "forwarding".
         state: "ok", "note" (worth knowing, and kernels work all the same) or "problem".
         text: what was found, in a sentence or a part of one.
         advice: what to do about it; empty where there is nothing to do.

@@ -7,12 +7,21 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ...bundle.spawn import FEW_FILES, LEAST_FILES
+from ...bundle.spawn import FEW_FILES, KEEPER_TASKS, KERNEL_TASKS, LEAST_FILES
 from ...errors import AlbedoError
 from ..host_python import HostPython
 from ..openssh import ProgramChannel
 from ..probe import OLDEST_PYTHON
-from ..refusals import LITTLE_MEMORY, few_files, making_room, mending, mounted_noexec, old_python
+from ..refusals import (
+    LITTLE_MEMORY,
+    few_files,
+    few_tasks,
+    making_room,
+    mending,
+    mending_import,
+    mounted_noexec,
+    old_python,
+)
 from ..ssh_channel import MAX_CHANNELS, SSHChannel
 from ..wheels import TRIAL_TIMEOUT, kept_set
 from .examination import Examined
@@ -22,6 +31,7 @@ _SLOW_LOGIN = 3.0  # seconds
 _LONG_TRIP = 0.3  # seconds
 _SLOW_LINK = 200e3  # bytes a second
 _SKEW = 2.0  # seconds
+_FEW_TASKS = 100  # processes and threads
 
 _BUNDLE_BYTES, _BUNDLE_FILES = 2 << 20, 160
 _PACKAGES_BYTES, _PACKAGES_FILES = 50 << 20, 3500
@@ -50,6 +60,7 @@ def of_host(host: str, examined: Examined) -> Iterator[Finding]:
     if examined.open_files is not None and examined.open_files < FEW_FILES:
         yield _open_files(host, examined.open_files)
     looks = {name: seen.get("facts") for name, seen in examined.looks.items()}
+    yield from _tasks(host, looks.get("tasks") or {})
     lacking = bool((looks.get("packages") or {}).get("without"))
     noexec = bool((looks.get("home") or {}).get("noexec"))
     verdicts: dict[str, Callable[[Facts], Finding]] = {
@@ -121,7 +132,7 @@ def _packages(host: str, examined: Examined, seen: Facts, noexec: bool) -> Findi
         return problem(
             "packages",
             f"ipykernel and pyzmq are there and cannot be imported: {seen['broken']}.",
-            mending(host, str(here["python"]), bool(seen["pip"])),
+            mending_import(host, str(here["python"]), bool(seen["pip"])),
             **facts,
         )
     if seen["without"] is None:
@@ -202,6 +213,21 @@ def _open_files(host: str, limit: int) -> Finding:
         return problem("files", str(few_files(host, limit)), limit=limit)
     text = f"a process may have no more than {limit} open files (ulimit -n); code that opens many will fail."
     return note("files", text, "See where the login sets that (its profile, limits.conf).", limit=limit)
+
+
+def _tasks(host: str, seen: Facts) -> Iterator[Finding]:
+    limit, now = seen.get("limit"), seen.get("now")
+    if limit is None or now is None:
+        return
+    needed = KEEPER_TASKS + KERNEL_TASKS
+    if limit - now < needed:
+        yield problem("processes", str(few_tasks(host, limit, now, needed)), **seen)
+    elif limit - now < _FEW_TASKS:
+        text = (
+            f"the account may have no more than {limit} processes and threads (ulimit -u) and has {now} now; a kernel "
+            f"takes {needed}, and code that starts many will fail."
+        )
+        yield note("processes", text, "See where the login sets that (its profile, limits.conf).", **seen)
 
 
 def _runtime(seen: Facts) -> Finding:
