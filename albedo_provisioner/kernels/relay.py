@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from ..bundle.messages import DELIMITER, HEADER, PARENT, json_part
+from ..bundle.messages import CONTENT, DELIMITER, HEADER, PARENT, json_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 from .endings import in_background
 from .endpoints import HEARTBEAT, Addresses
@@ -103,6 +103,7 @@ class Relay:
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
+        self._done: set[str] = set()  # ids of those of which the kernel has said that it is done
         self._asked_twice: dict[
             str, bool
         ] = {}  # by id, requests sent on shell and on control: whether one was answered
@@ -239,18 +240,26 @@ class Relay:
                     return
         if channel == SHELL:
             self._asked.pop(message_id, None)
+            self._done.discard(message_id)
             if message_id in self._probes:
                 self._probed(self._probes.pop(message_id))
                 return
         socket = self._sockets.get(channel)
         if socket is not None:
             if channel == IOPUB:
+                if self._asked and parts[0][-6:] == b"status":  # the topic, by which it is told without parsing
+                    self._note_status(parts)
                 self._publisher.send(parts)
             else:
                 socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
             # Sending uses up zmq's sign that something has come.
             if _readable(socket):
                 asyncio.get_running_loop().call_soon(self._take, channel)
+
+    def _note_status(self, parts: Sequence[Buffer]) -> None:
+        message_id = json_part(parts, PARENT).get("msg_id")
+        if message_id in self._asked and json_part(parts, CONTENT).get("execution_state") == "idle":
+            self._done.add(message_id)
 
     @property
     def running(self) -> list[dict[str, Any]]:
@@ -293,15 +302,22 @@ class Relay:
         told = []
         for message_id in [known for known in self._asked if only is None or known in only]:
             identities, header = self._asked.pop(message_id)
+            done = message_id in self._done
+            self._done.discard(message_id)
             if why is None or header.get("msg_type") != "execute_request":
                 continue
             self._linger = _LAST_WORDS
-            self.tell(header, why + "\n")
-            error = {"ename": ename, "evalue": why, "traceback": [why]}
-            self._say(IOPUB, [b"error"], "error", error, header)
+            if done:
+                lost = f"This came to its end, and only the kernel's reply was lost. {why}"
+                error = {"ename": "ReplyLost", "evalue": lost, "traceback": [lost]}
+            else:
+                error = {"ename": ename, "evalue": why, "traceback": [why]}
+                self.tell(header, why + "\n")
+                self._say(IOPUB, [b"error"], "error", error, header)
             reply = {**error, "status": "error", "execution_count": 0}
             self._say(SHELL, identities, "execute_reply", reply, header)
-            self._say(IOPUB, [b"status"], "status", {"execution_state": "idle"}, header)
+            if not done:
+                self._say(IOPUB, [b"status"], "status", {"execution_state": "idle"}, header)
             told.append(message_id)
         return told
 

@@ -214,6 +214,21 @@ class TestRestart:
                     assert await other.value("6 * 7") == "42"
                     assert await kernel.value("1 + 1") == "2"
 
+    async def test_a_cell_that_comes_to_its_end_before_it_is_not_said_to_have_been_cut_short(
+        self, embedded_host: Embedded
+    ) -> None:
+        """ipykernel ends after the cell that runs: it says that it is done with it, and does not answer it any more."""
+        async with started(embedded_host.location()) as kernel:
+            cell = kernel.begin("import time\nprint('begun', flush=True)\ntime.sleep(1)\nprint('ended')")
+            await cell.until(lambda: "begun" in cell.stdout)
+            kernel.client.shutdown(restart=True)
+            await cell.done()
+            assert (cell.stdout, cell.stderr) == ("begun\nended\n", "")
+            assert cell.reply is not None
+            assert (cell.reply["ename"], cell.of_type("error")) == ("ReplyLost", [])
+            assert "came to its end" in cell.reply["evalue"]
+            assert "restarted by a client" in cell.reply["evalue"]
+
     async def test_an_interrupt_reaches_the_running_cell(self, any_host: Host) -> None:
         """K4."""
         async with started(any_host.location()) as kernel:
