@@ -36,6 +36,8 @@ def home():
     # type: () -> dict[str, Any]
     """Return what there is to say of the home's file system: room, kind, and whether it can be written."""
     path = os.path.expanduser("~")
+    if not os.path.isdir(path):
+        return {"home": path, "missing": True}
     ours = os.path.join(path, ".albedo-remote")
     found = {"home": path, "mode": os.stat(path).st_mode & 0o7777, "owner": os.stat(path).st_uid, "uid": os.getuid()}
     found["there"] = os.path.isdir(ours) and os.stat(ours).st_uid == os.getuid()  # else `runtime` tells of it

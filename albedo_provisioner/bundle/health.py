@@ -64,6 +64,9 @@ def runtime() -> Facts:
     root = rundir.root()
     remote = os.path.dirname(root)
     found: Facts = {"directory": remote, "open": [], "loose": [], "foreign": [], "error": None}
+    if not os.path.isdir(os.path.dirname(remote)):
+        found["error"], found["path"] = "there is no home", os.path.dirname(remote)
+        return found
     there = os.path.lexists(remote)
     for path in (remote, root, wheels.DIRECTORY):
         if not os.path.lexists(path):
@@ -105,7 +108,7 @@ def kernels() -> Facts:
     """Which kernels there are; none where our directory is not ours, which `runtime` tells."""
     remote = os.path.dirname(rundir.root())
     foreign = os.path.lexists(remote) and why_foreign(remote, link=True)
-    return {"kernels": [] if foreign else entry.kernels()}
+    return {"kernels": [] if foreign else entry.kernels(), "node": os.uname().nodename}
 
 
 def logout() -> Facts:

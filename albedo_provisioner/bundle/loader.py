@@ -114,6 +114,8 @@ def main():
     # type: () -> None
     """Serve one request."""
     forget_watcher()
+    mask = os.umask(0o077)
+    os.umask(mask & 0o077)  # with another one the account itself could not read what is written
     request = json.loads(read(struct.unpack("!I", read(4))[0]).decode("utf-8"))
     os.write(1, request["marker"].encode("ascii"))
     if request["do"] == "probe":
@@ -126,7 +128,11 @@ def main():
     if sys.version_info < (3, 11):
         report(error="python", python=sys.executable, version="%d.%d.%d" % sys.version_info[:3])
         sys.exit(0)
-    root = os.path.join(os.path.expanduser("~"), ".albedo-remote")
+    home = os.path.expanduser("~")
+    if not os.path.isdir(home):
+        report(error="home", path=home)
+        sys.exit(0)
+    root = os.path.join(home, ".albedo-remote")
     bundle = os.path.join(root, request["bundle"])
     try:
         secure(root, request["bundle"])

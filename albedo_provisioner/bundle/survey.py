@@ -38,8 +38,9 @@ def survey(folder: str, kernel: str | None = None) -> dict[str, Any]:
             pythons.append(each)
     wanted = kernelspecs.directory_of(kernel) if kernel and "/" in kernel else None
     interpreters = [each["python"] for each in pythons]
-    specs = _look("kernelspecs", lambda: _kernelspecs(interpreters, wanted, folder), late)
-    return {"pythons": pythons, "broken": broken, "kernelspecs": specs, "late": late}
+    damaged: Found = []
+    specs = _look("kernelspecs", lambda: _kernelspecs(interpreters, wanted, folder, damaged), late)
+    return {"pythons": pythons, "broken": broken, "kernelspecs": specs, "damaged": list(damaged), "late": late}
 
 
 def _look(what: str, look: Callable[[], Found], late: list[str]) -> Found:
@@ -69,7 +70,7 @@ def own() -> dict[str, Any]:
     }
 
 
-def _kernelspecs(pythons: list[str], wanted: str | None, folder: str) -> Found:
+def _kernelspecs(pythons: list[str], wanted: str | None, folder: str, damaged: Found) -> Found:
     """Return the kernelspecs on Jupyter's search path, those of the environments that are not on it, and the one in the
     directory that is wanted.
 
@@ -77,6 +78,7 @@ def _kernelspecs(pythons: list[str], wanted: str | None, folder: str) -> Found:
         pythons: the interpreters of the environments.
         wanted: that directory, if any.
         folder: where the kernel would be started.
+        damaged: is given those that cannot be read, and why.
     """
     by_name = kernelspecs.names(kernelspecs.search_path())
     found = [(name, directory, name) for name, directory in by_name.items()]
@@ -93,7 +95,9 @@ def _kernelspecs(pythons: list[str], wanted: str | None, folder: str) -> Found:
     for name, directory, kernel in found[:_MOST_SPECS]:
         try:
             spec = kernelspecs.read(directory)
-        except (OSError, ValueError):
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            damaged.append({"kernel": kernel, "directory": directory, "why": why})
             continue  # Jupyter would not start it either
         metadata = spec.get("metadata")
         metadata = metadata if isinstance(metadata, dict) else {}

@@ -44,6 +44,9 @@ def by_name(offers: Offers, name: str, python: str | None) -> Choice:
     found = offers.find_kernelspec(name)
     if found is None:
         host = offers.location.host or "this machine"
+        damaged = offers.why_damaged(name)
+        if damaged is not None:
+            raise ConfigError(f"The kernelspec {name!r} on {host} is damaged ({damaged}). Mend it there.")
         there = ", ".join(sorted(spec.kernel for spec in offers.kernelspecs)) or "none at all"
         raise ConfigError(f"There is no kernelspec {name!r} on {host} for this account; there is: {there}.")
     return _of_kernelspec(found, python)

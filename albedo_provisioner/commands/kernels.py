@@ -47,7 +47,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def add_timeout(parser: argparse.ArgumentParser) -> None:
     """Add the option that bounds how long hosts are waited for."""
     parser.add_argument(
-        "--timeout", metavar="SECONDS", type=_seconds, help="how long to wait for each host (default: 15)"
+        "--timeout", metavar="SECONDS", type=_seconds, help="how long to wait for each host (default: 30)"
     )
 
 

@@ -78,6 +78,7 @@ class Offers:
         kernelspecs: the kernelspecs.
         late: what took too long to be looked at, in words.
         broken: the folder's environments that have no interpreter any more: the directory of each, and why that is so.
+        damaged: the kernelspecs that cannot be read: the name (or directory) of each, its directory, and why.
         checked: what a kernel would find with the interpreter that did the looking.
     """
 
@@ -87,14 +88,24 @@ class Offers:
     kernelspecs: tuple[OfferedKernelspec, ...]
     late: tuple[str, ...]
     broken: tuple[tuple[str, str], ...]
+    damaged: tuple[tuple[str, str, str], ...]
     checked: CheckedLocation
 
     def find_kernelspec(self, name: str) -> OfferedKernelspec | None:
         """Return the kernelspec of a name, or of a directory's path."""
         if "/" not in name:
             return next((spec for spec in self.kernelspecs if spec.kernel == name.lower()), None)
-        directory = posixpath.normpath(self.home + name[1:] if name.startswith("~/") else name)
-        return next((spec for spec in self.kernelspecs if spec.directory == directory), None)
+        return next((spec for spec in self.kernelspecs if spec.directory == self._directory(name)), None)
+
+    def why_damaged(self, name: str) -> str | None:
+        """Return what is wrong with a kernelspec that cannot be read, and which file that is; None if it is none."""
+        for kernel, directory, why in self.damaged:
+            if kernel == name.lower() or directory == self._directory(name):
+                return f"{directory}/kernel.json: {why}"
+        return None
+
+    def _directory(self, name: str) -> str:
+        return posixpath.normpath(self.home + name[1:] if name.startswith("~/") else name)
 
 
 def offers_at(location: Location, python: str | None = None, kernel: str | None = None, provide: bool = True) -> Offers:
@@ -118,6 +129,7 @@ def offers_at(location: Location, python: str | None = None, kernel: str | None 
         tuple(_kernelspec(each) for each in report["kernelspecs"]),
         tuple(report["late"]),
         tuple((str(each["root"]), str(each["why"])) for each in report["broken"]),
+        tuple((str(each["kernel"]), str(each["directory"]), str(each["why"])) for each in report["damaged"]),
         CheckedLocation.from_report(location.host, report["checked"]),
     )
 

@@ -113,6 +113,7 @@ def _start(command: list[str], directory: Path) -> subprocess.Popen[bytes]:
 def _error(printed: str, status: int) -> PipError:
     lines = [line.strip() for line in printed.splitlines() if line.strip()]
     errors = [line.removeprefix("ERROR:").strip() for line in lines if line.startswith("ERROR:")]
+    errors = [error for error in errors if not error.startswith("ResolutionImpossible: ")]  # it only names a page
     words = (errors or lines or [f"pip ended with status {status}"])[-1]
     offline = re.search(r"Retrying \(Retry\(|NewConnectionError|NameResolutionError", printed) is not None
     if offline:

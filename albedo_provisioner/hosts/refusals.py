@@ -49,6 +49,8 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     if kind == "staging":
         message = f"Our files could not be put on {host}: {report['path']}: {detail}."
         return StagingError(host, f"{message}{_mending_of_home(host, detail)}", detail)
+    if kind == "home":
+        return no_home(host, str(report["path"]))
     if kind == "folder":
         error = _FOLDER_ERRORS.get(str(report.get("code")), FolderError)
         return error(host, f"The folder {report['path']} on {host} cannot be used: {detail}.", detail)
@@ -101,6 +103,16 @@ def _mending_of_home(host: str, detail: str) -> str:
     if detail in (os.strerror(errno.EACCES), os.strerror(errno.EROFS)):
         return " Make it writable for the account: kernels need a directory of their own there."
     return ""
+
+
+def no_home(host: str, path: str) -> StagingError:
+    """Return the error for an account whose home is not there."""
+    return StagingError(
+        host,
+        f"The account's home on {host}, {path}, does not exist. Have it made there by whoever runs the host, or see "
+        "what sets HOME: kernels need a directory of their own in it.",
+        f"its home {path} does not exist",
+    )
 
 
 def few_files(host: str, limit: int) -> KernelStartError:
@@ -261,7 +273,7 @@ _CRASHES = ("ILL", "TRAP", "ABRT", "BUS", "FPE", "SEGV", "SYS", "unknown")
 
 
 def ended_early(
-    host: str, how: Exit, said: str, python: str | None, *, begun: bool, ran: bool, left_out: str
+    host: str, how: Exit, said: str, python: str | None, *, begun: bool, ran: bool, left_out: str, in_the_way: str = ""
 ) -> HostError:
     """Return the error for a command that ended before our code there had given the answer that was awaited.
 
@@ -273,6 +285,7 @@ def ended_early(
         begun: whether the account's shells were done by then.
         ran: whether our code had begun to run, too.
         left_out: why its login profile was left out, in words that follow "its login profile"; empty if it was not.
+        in_the_way: what `module_in_the_way` says.
     """
     name = python or "python3"
     # Where it goes no better without the profile, that was not the cause, and there may be none.
@@ -307,6 +320,13 @@ def ended_early(
         return UnsupportedHostError(
             host,
             f"{name} on {host} does not start ({how.words}): {said}. {advice} (--python, the setting 'python').",
+            said,
+        )
+    if in_the_way:
+        return UnsupportedHostError(
+            host,
+            f"{name} on {host} fails before our code runs: {said} ({in_the_way}). A module there takes the place of "
+            "one of the standard library: rename it, or take its folder out of PYTHONPATH (see its profile).",
             said,
         )
     return UnsupportedHostError(
@@ -443,6 +463,21 @@ def death_in(printed: str) -> str:
     home = next((line for line in lines[:at] if line.startswith("PYTHONHOME = '")), "")
     causes = [line for line in lines[at + 1 :] if re.match(r"(?:\w+\.)*\w*(?:Error|Exception)\b", line)]
     return " / ".join([lines[at], *causes[-1:], *([home] if home else [])])[:_MOST_CAUSE]
+
+
+_OUR_FRAME = 'File "<string>", line '
+_FRAME = re.compile(r'^ *File "(/[^"\n]+)", line \d+', re.MULTILINE)
+
+
+def module_in_the_way(printed: str) -> str:
+    """Return the file of the module that ended the first lines of our code, which import the standard library alone;
+    empty if that is not what was printed.
+
+    Args:
+        printed: what the host printed, its last part.
+    """
+    _, ours, trace = printed.rpartition(_OUR_FRAME)
+    return _FRAME.findall(trace)[-1] if ours and _FRAME.search(trace) else ""
 
 
 _ERROR = re.compile(r"\S*(?:error|exception)\b|(?:\S+:? )?(?:fatal|error|panic)\b", re.IGNORECASE)

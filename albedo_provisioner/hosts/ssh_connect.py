@@ -27,7 +27,7 @@ from .ssh_life import SignsOfLife
 from .ssh_options import asks_not, expand, forbids_keys, read_options
 from .ssh_proxy import ProxyCommand
 from .ssh_shortcuts import Inbound, protocol_for
-from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, trusted_keys
+from .ssh_trust import TrustedKeys, known_hosts_files, read_known_hosts, revoking_lines, trusted_keys
 from .way_through import note_untrusted_key
 
 log = logging.getLogger(__name__)
@@ -213,6 +213,7 @@ class _Trust:
         """Return a host's trusted keys; asyncssh asks for them."""
         # Read at each connect: the person may just have accepted the key in a terminal.
         host_keys, authorities, revoked = trusted_keys(read_known_hosts(self._files), host, port)
+        self._attempt.revoked_at = revoking_lines(self._files, host, port) if revoked else []
         self._known = [key.get_algorithm() for key in host_keys]
         self._attempt.known = [key_text(key.get_algorithm(), key.public_data) for key in (*host_keys, *authorities)]
         return [*host_keys, *self._accepted], authorities, revoked

@@ -38,6 +38,7 @@ class Attempt:
         untrusted: the host key that was offered and is not trusted, as "ED25519 SHA256:…", when that happened.
         strict: whether the config has ssh refuse an unknown host key without a question (StrictHostKeyChecking yes).
         known: the trusted keys known for the host, as "ED25519 SHA256:…".
+        revoked_at: the lines by which keys are revoked for the host, as "/home/me/.ssh/known_hosts, line 3".
         methods: the sign-in methods the server asked for, in ssh's names, in order.
         offered: the keys that were offered, as "ED25519 SHA256:… (agent)".
         accepted: the key that the server took, and asked for more than that (a second factor); it is not in `offered`.
@@ -65,6 +66,7 @@ class Attempt:
     untrusted: str = ""
     strict: bool = False
     known: list[str] = field(default_factory=list)
+    revoked_at: list[str] = field(default_factory=list)
     methods: list[str] = field(default_factory=list)
     offered: list[str] = field(default_factory=list)
     accepted: str = ""
@@ -242,7 +244,7 @@ def _mute(error: BaseException, attempt: Attempt) -> HostError:
 
 def _program(attempt: Attempt) -> str:
     """Return the name of the program that a ProxyCommand runs, as " (nc)"; its arguments may be nobody's business."""
-    found = re.match(r"\s*(?:exec\s+)?(?:\S*/)?([^\s/]+)", attempt.proxy_command)
+    found = re.match(r"\s*(?:exec\s+)*(?:\S*/)?([^\s/]+)", attempt.proxy_command)
     return f" ({found[1]})" if found else ""
 
 
@@ -340,8 +342,17 @@ def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> Sig
 def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> HostKeyError:
     host = attempt.host
     offered = attempt.untrusted
+    if "revoked" in error.reason:
+        where = " or ".join(attempt.revoked_at[:3]) or "a line of your known hosts that begins with @revoked"
+        return HostKeyError(
+            host,
+            f"The host key of {host} is revoked, by {where}: it is not to be trusted any more, and someone may be "
+            "listening in. Ask whoever runs the host for its new key; if this one is right all the same, remove that "
+            "line.",
+            error.reason,
+        )
     if not offered:
-        # Revoked, a certificate that has expired or names another host: there is nothing to accept.
+        # A certificate that has expired or names another host: there is nothing to accept.
         return HostKeyError(
             host,
             f"The host key of {host} cannot be trusted: {error.reason}. `{attempt.login}` in a terminal says more.",

@@ -53,6 +53,27 @@ def read_known_hosts(files: Sequence[Path]) -> asyncssh.SSHKnownHosts:
     return known
 
 
+def revoking_lines(files: Sequence[Path], host: str, port: int | None) -> list[str]:
+    """Return the lines by which keys are revoked for a host, as "/home/me/.ssh/known_hosts, line 3"; see
+    `trusted_keys`.
+    """
+    found = []
+    for file in files:
+        try:
+            lines = file.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+        except OSError:
+            continue
+        for number, line in enumerate(lines, 1):
+            known = asyncssh.SSHKnownHosts()
+            try:
+                known.load(line)
+            except ValueError:
+                continue
+            if line.lstrip().startswith("@revoked") and trusted_keys(known, host, port)[2]:
+                found.append(f"{file}, line {number}")
+    return found
+
+
 def trusted_keys(known: asyncssh.SSHKnownHosts, host: str, port: int | None) -> TrustedKeys:
     """Return the trusted host keys, trusted certificate authorities and revoked keys of a host.
 

@@ -25,6 +25,7 @@ from .login_shell import BEAT, BEGUN, NO_PYTHON, Profiles
 from .refusals import (
     death_in,
     ended_early,
+    module_in_the_way,
     no_python,
     password_expired,
     reads_our_input,
@@ -368,7 +369,14 @@ class Visit:
         self._told = True
         self._print_before()
         early = ended_early(
-            self.host, how, self._said, self._python, begun=self.begun, ran=self._marked, left_out=self.left_out
+            self.host,
+            how,
+            self._said,
+            self._python,
+            begun=self.begun,
+            ran=self._marked,
+            left_out=self.left_out,
+            in_the_way=module_in_the_way(self.printed),
         )
         self._closed(how, meaning or early)
 

@@ -30,8 +30,11 @@ from .journal import kernel_facts
 from .notebook_file import whereabouts
 from .records import ENDING, KernelRecord, KernelRecords
 
-DEADLINE = 15.0
-"""Seconds that each host has to answer, unless the caller says otherwise."""
+DEADLINE = 30.0
+"""Seconds that each host has to answer, unless the caller says otherwise: a login profile that has to be left out takes
+half of them (`hosts/login_shell.py`)."""
+
+_SLOW = "Its login profile or the network may be slow: --timeout SECONDS waits longer."
 
 _AT_ONCE = 4
 """Keepers of one host that are asked at the same time; each costs a login there."""
@@ -160,7 +163,9 @@ async def _ask_host(host: str | None, known: _Host, deadline: float) -> HostAnsw
             answer, python = await _list(host, known.pythons)
     except TimeoutError:
         name = host or THIS_MACHINE
-        error = UnreachableError(name, f"{name} did not answer within {deadline:g} s.", f"no answer in {deadline:g} s")
+        error = UnreachableError(
+            name, f"{name} did not answer within {deadline:g} s. {_SLOW}", f"no answer in {deadline:g} s"
+        )
         return HostAnswer(host, _unknown(host, known.records, error), error)
     except AlbedoError as error:
         return HostAnswer(host, _unknown(host, known.records, error), error)

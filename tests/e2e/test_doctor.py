@@ -230,6 +230,25 @@ class TestALogin:
         assert only(found, "clock").state == "ok"
         assert found.finding("packages") is None
 
+    def test_where_a_module_stands_before_one_of_pythons_own_is_a_problem(self, sshd_host: Real) -> None:
+        profile = (sshd_host.home / ".profile").read_text()
+        sshd_host.write(".profile", f"{profile}export PYTHONPATH=~/mine\n")
+        mine = sshd_host.write("mine/json.py", "raise RuntimeError('not that one')\n")
+        found = diagnose(sshd_host)
+        assert blocking(found) == ["python"]
+        told = only(found, "python").text
+        assert f"RuntimeError: not that one ({mine}). A module there takes the place of one" in told
+        assert "no Python" not in told
+
+    async def test_that_denies_the_account_its_own_files_is_mended(self, sshd_host: Real) -> None:
+        """As far as that goes; what others may do is as the profile has it."""
+        profile = (sshd_host.home / ".profile").read_text()
+        sshd_host.write(".profile", f"{profile}umask 727\n")
+        found = await AsyncHosts().diagnose(str(sshd_host.alias))
+        assert blocking(found) == []
+        async with started(sshd_host.location()) as kernel:
+            assert await kernel.value("oct(__import__('os').umask(0))") == "'0o27'"
+
 
 class TestPackages:
     def test_that_are_missing_are_brought_along(self, bare_host: Bare) -> None:
@@ -392,6 +411,15 @@ class TestAHome:
         assert "No space left on device" in only(found, "home").text
         assert "df -h" in only(found, "home").advice
         assert only(found, "packages").state == "ok"
+
+    def test_that_is_not_there_is_a_problem(self, sshd_host: Real) -> None:
+        folder = sshd_host.make_folder("proj")
+        profile = (sshd_host.home / ".profile").read_text()
+        sshd_host.write(".profile", f"{profile}export HOME=/nowhere/ann\n")
+        found = diagnose(sshd_host)
+        assert blocking(found) == ["home"]
+        assert "/nowhere/ann, does not exist. Have it made" in only(found, "home").text
+        assert "/nowhere/ann, does not exist. Have it made" in albedo("add", f"{sshd_host.alias}:{folder}", status=1)
 
     def test_that_cannot_be_written_is_a_problem(self, sshd_host: Real) -> None:
         sshd_host.home.chmod(0o550)

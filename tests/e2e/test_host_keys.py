@@ -13,8 +13,9 @@ import pytest
 from conftest import Workspace
 from door import Door, fingerprint, keygen, sign
 
-from albedo_provisioner.errors import SignInError
+from albedo_provisioner.errors import HostKeyError, SignInError
 from albedo_provisioner.hosts.openssh import ProgramTransport
+from albedo_provisioner.hosts.remote import RemoteTransport
 from albedo_provisioner.hosts.ssh import SSHTransport
 
 
@@ -146,6 +147,19 @@ async def test_a_revoked_key_is_refused(any_door: Door, policy: str) -> None:
     any_door.known.write_text("@revoked * " + (any_door.host.server.root / "host_key.pub").read_text())
     any_door.write(UserKnownHostsFile=str(any_door.known), StrictHostKeyChecking=policy)
     assert "revoked" in await any_door.refusal(SignInError)
+
+
+async def test_the_line_that_revokes_a_key_is_named(door: Door) -> None:
+    key = (door.host.server.root / "host_key.pub").read_text()
+    door.known.write_text(f"# keys\n@revoked other {key}@revoked * {key}")
+    door.write(UserKnownHostsFile=str(door.known))
+    for way in (RemoteTransport, SSHTransport):
+        door.way = way
+        message = await door.refusal(HostKeyError)
+        assert f"is revoked, by {door.known}, line 3: " in message
+        assert "jupyter albedo login" not in message
+    door.way = ProgramTransport
+    assert "a line of your known hosts that begins with @revoked" in await door.refusal(HostKeyError)
 
 
 async def test_a_revoked_key_is_refused_in_process_even_where_nothing_is_checked(door: Door) -> None:

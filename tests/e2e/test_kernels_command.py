@@ -21,6 +21,8 @@ from procs import wait_until
 from terminal import Terminal
 
 from albedo_provisioner import kernelspecs
+from albedo_provisioner.hosts import login_shell
+from albedo_provisioner.kernels import survey
 from albedo_provisioner.kernels.records import KernelRecords
 from albedo_provisioner.location import Location
 
@@ -70,6 +72,19 @@ def test_a_kernel_is_listed_with_all_that_is_known_of_it_and_ended_with_its_chil
     assert KernelRecords().all() == []
     assert "No kernel runs" in albedo("kernels")
     (any_host.home / ".albedo-remote/run/filler").unlink()
+
+
+def test_a_host_with_a_slow_profile_is_asked_without_it(
+    embedded_host: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert survey.DEADLINE >= 2 * login_shell.PATIENCE
+    monkeypatch.setattr(login_shell, "PATIENCE", 2.5)
+    embedded_host.write(".profile", "sleep 40\n")
+    (answer,) = survey.survey([embedded_host.alias], 1.0)
+    assert "did not answer within 1 s" in str(answer.error)
+    assert "--timeout SECONDS" in str(answer.error)
+    (answer,) = survey.survey([embedded_host.alias])
+    assert answer.error is None
 
 
 def test_a_kernel_in_use_is_listed_and_stays(embedded_host: Embedded, notebook: Path) -> None:

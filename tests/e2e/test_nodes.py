@@ -11,6 +11,7 @@ from crash import albedo, crash, listed
 from faces import Embedded
 from kernels import add_kernelspec, eventually, started
 
+from albedo_provisioner import Hosts
 from albedo_provisioner.kernels.records import KernelRecords
 
 PROFILE = """
@@ -64,6 +65,10 @@ def test_a_kernel_that_another_process_left_is_not_taken_for_gone(
         cluster.make_folder("apart")
     (kernel,) = listed()
     assert (kernel["state"], kernel["note"]) == ("unknown", "it runs on node-a")
+    if shared:
+        kernels = Hosts().diagnose(str(cluster.alias)).finding("kernels")
+        assert kernels is not None
+        assert kernels.text == "no kernels there (node-b); 1 kernel with this home on node-a"
     said = albedo("stop", kernel["kernel_id"], status=1)
     assert "runs on node-a" in said
     assert cluster.processes() != []

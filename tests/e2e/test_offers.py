@@ -18,6 +18,8 @@ from faces import Embedded, Host, Real
 from procs import wait_until
 
 from albedo_provisioner import cli, kernelspecs
+from albedo_provisioner.commands import choose
+from albedo_provisioner.errors import ConfigError
 from albedo_provisioner.hosts.offers import Offers, offers_at
 from albedo_provisioner.location import Location
 
@@ -113,6 +115,8 @@ class TestKernelspecs:
         assert found[str(other)].name == "other"
         assert not {"elsewhere", "broken"} & set(found)
         assert found["python3"].native
+        with pytest.raises(ConfigError, match=r"'Broken' on .* is damaged \(.*/broken/kernel\.json: Expecting"):
+            choose.by_name(offers(remote_host, "proj"), "Broken", None)
 
     def test_a_logo_is_taken_when_it_is_small_and_no_more_than_a_picture(self, embedded_host: Embedded) -> None:
         for name, svg, png in [

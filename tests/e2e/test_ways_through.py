@@ -28,10 +28,12 @@ async def test_the_words_of_a_proxy_command_are_told_and_its_silence_is_no_troub
     door.write("talks", ProxyCommand="sh -c 'echo no way out >&2; sleep 0.2; exit 1'")
     door.write("behind", ProxyJump="talks")
     door.write("ends", ProxyCommand="true")
+    door.write("execs", ProxyCommand="exec nc %h %p")
     door.write("waits", ProxyCommand="sh -c 'echo at the gate >&2; exec sleep 321'")
     door.write("sleeps", ProxyCommand="sleep 321")
     door.write("asleep", ProxyJump="sleeps")
     assert "its ProxyCommand (sh) " in await door.refusal(UnreachableError, "talks")
+    assert "its ProxyCommand (nc) " in await door.refusal(UnreachableError, "execs")
     for name in ("talks", "behind"):
         message = await door.refusal(UnreachableError, name)
         assert "said: no way out." in message

@@ -143,7 +143,11 @@ def test_the_command_to_run_names_our_config_file(monkeypatch: pytest.MonkeyPatc
         (asyncssh.PermissionDenied("Permission denied for user"), SignInError, "Permission denied (none)"),
         (asyncssh.DisconnectError(2, "Too many authentication failures"), SignInError, "Too many authentication"),
         (asyncssh.ConnectionLost("Connection lost"), UnreachableError, "connection lost, while connecting"),
-        (asyncssh.HostKeyNotVerifiable("Host key is revoked for host gpu"), HostKeyError, "Host key is revoked"),
+        (
+            asyncssh.HostKeyNotVerifiable("Host key is revoked for host gpu"),
+            HostKeyError,
+            "host key of gpu is revoked, by a line",
+        ),
         (asyncssh.KeyExchangeFailed("No matching cipher"), NoAgreementError, "no algorithm in common"),
         (asyncssh.ConfigParseError("/c line 3: what"), ConfigError, "/c line 3: what"),
     ],

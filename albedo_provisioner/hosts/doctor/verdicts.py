@@ -20,6 +20,7 @@ from ..refusals import (
     mending,
     mending_import,
     mounted_noexec,
+    no_home,
     old_python,
 )
 from ..ssh_channel import MAX_CHANNELS, SSHChannel
@@ -74,6 +75,8 @@ def of_host(host: str, examined: Examined) -> Iterator[Finding]:
     if "ours" in looks:
         failed = examined.looks["ours"]["failed"]
         yield problem("packages", f"our code does not run there: {failed}.", "Try another Python (--python).")
+    if (looks.get("home") or {}).get("missing"):
+        del verdicts["runtime"]  # it would say the same
     for name, verdict in verdicts.items():
         if name in looks:
             seen = looks[name]
@@ -168,6 +171,8 @@ def _packages(host: str, examined: Examined, seen: Facts, noexec: bool) -> Findi
 
 
 def _home(host: str, seen: Facts, lacking: bool) -> Finding:
+    if seen.get("missing"):
+        return problem("home", str(no_home(host, str(seen["home"]))), home=seen["home"])
     free, files = int(seen["free"]), int(seen["free_files"])
     counted = int(seen["files"]) > 0  # some file systems do not count
     text = f"{seen['directory']}: {_size(free)} of {_size(int(seen['size']))} free"
@@ -270,10 +275,14 @@ def _folder(seen: Facts) -> Finding:
 
 
 def _kernels(host: str, seen: Facts) -> Finding:
-    kernels = seen["kernels"]
+    kernels = [kernel for kernel in seen["kernels"] if kernel["node"] in (None, seen["node"])]
+    elsewhere = sorted({str(kernel["node"]) for kernel in seen["kernels"]} - {"None", str(seen["node"])})
     left = [kernel for kernel in kernels if not kernel["keeper"]]
     memory = sum(kernel["memory"] or 0 for kernel in kernels)
     text = f"{_many(len(kernels), 'kernel')} there" + (f", {_size(memory)}" if memory else "")
+    if elsewhere:
+        others = _many(len(seen["kernels"]) - len(kernels), "kernel")
+        text += f" ({seen['node']}); {others} with this home on {', '.join(elsewhere)}"
     if left:
         return note(
             "kernels",
