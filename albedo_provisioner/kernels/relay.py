@@ -16,7 +16,7 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from ..bundle.messages import CONTENT, DELIMITER, HEADER, PARENT, json_part
+from ..bundle.messages import CONTENT, DELIMITER, HEADER, PARENT, json_part, raw_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
 from .endings import in_background
 from .endpoints import HEARTBEAT, Addresses
@@ -257,9 +257,10 @@ class Relay:
                 asyncio.get_running_loop().call_soon(self._take, channel)
 
     def _note_status(self, parts: Sequence[Buffer]) -> None:
-        message_id = json_part(parts, PARENT).get("msg_id")
-        if message_id in self._asked and json_part(parts, CONTENT).get("execution_state") == "idle":
-            self._done.add(message_id)
+        if b'"idle"' in (raw_part(parts, CONTENT) or b""):
+            message_id = json_part(parts, PARENT).get("msg_id")
+            if message_id in self._asked:
+                self._done.add(message_id)
 
     @property
     def running(self) -> list[dict[str, Any]]:
