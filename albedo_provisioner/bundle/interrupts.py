@@ -11,11 +11,13 @@ Three things keep an interrupt from simply being sent when it comes:
   came later is never repeated: the cell may be putting things in order.
 
 And one that comes when a cell is just about to be answered may cost it its reply: ipykernel says that it is idle then,
-and nothing more. Whoever waits for the reply is told that there will be none.
+and nothing more. So it is with a cell after which the reply itself cannot be made. Whoever waits for the reply is told
+that there will be none.
 """
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -40,6 +42,9 @@ UNSEEN = 2.0
 SILENT = 2.0
 """Seconds after which a cell that was interrupted, and whose kernel is idle, has no reply to wait for any more."""
 
+MUTE = 5.0
+"""The same for a cell that was not interrupted, while the kernel does nothing else that may hold up the reply."""
+
 _MOST = 64
 
 Answer = Callable[..., None]
@@ -52,7 +57,7 @@ class _Cell:
         at: when it began, by the monotonic clock.
         spoke: whether it has published anything of its own since.
         interrupted: whether the kernel was interrupted meanwhile.
-        idle: when the kernel said after that, that it is done with it; None before.
+        idle: when the kernel said, after that if it was interrupted, that it is done with it; None before.
     """
 
     __slots__ = ("at", "idle", "interrupted", "spoke")
@@ -89,11 +94,11 @@ class Interrupts:
     Args:
         kernel: the kernel.
         send: called with a request and its answer to have the signal sent now.
-        unanswered: called with the id of a cell that will have no reply.
+        unanswered: called with the id of a cell that will have no reply, and whether it was interrupted.
     """
 
     def __init__(
-        self, kernel: Kernel, send: Callable[[dict[str, Any], Answer], None], unanswered: Callable[[str], None]
+        self, kernel: Kernel, send: Callable[[dict[str, Any], Answer], None], unanswered: Callable[[str, bool], None]
     ) -> None:
         self._kernel = kernel
         self._send = send
@@ -114,11 +119,11 @@ class Interrupts:
             self._parent = parent
             self._current = self._cell(str(json_part(parts, PARENT).get("msg_id")))
         current = self._current
-        if current is None or (current.spoke and not current.interrupted):
-            return
+        if current is None or (current.spoke and b'"status"' not in (raw_part(parts, HEADER) or b"")):
+            return  # most messages, so they are not looked at more closely
         kind = json_part(parts, HEADER).get("msg_type")
         if kind == "status":
-            if current.interrupted and json_part(parts, CONTENT).get("execution_state") == "idle":
+            if json_part(parts, CONTENT).get("execution_state") == "idle":
                 current.idle = time.monotonic()
         elif kind != "execute_input":
             current.spoke = True
@@ -199,9 +204,9 @@ class Interrupts:
         for cell, begun in list(self._begun.items()):
             if cell not in self._kernel.asked:
                 del self._begun[cell]
-            elif begun.idle is not None and now >= begun.idle + SILENT:
+            elif begun.idle is not None and now >= self._mute_at(cell, begun, begun.idle):
                 del self._begun[cell]
-                self._unanswered(cell)
+                self._unanswered(cell, begun.interrupted)
         for cell, meant in list(self._meant.items()):
             if self._kernel.exit is not None or self._kernel.is_asked(cell) is False:
                 del self._meant[cell]
@@ -209,6 +214,14 @@ class Interrupts:
                 self._answer(meant, {"skipped": why})
             elif meant.at is not None and now >= meant.at:
                 self._due(cell, meant, now)
+
+    def _mute_at(self, cell: str, begun: _Cell, idle: float) -> float:
+        """Return when a cell that the kernel is done with has no reply to wait for any more."""
+        if begun.interrupted:
+            return idle + SILENT
+        # What another cell runs may keep the kernel from sending anything, this reply included.
+        others = (other for known, other in self._begun.items() if known != cell and known in self._kernel.asked)
+        return math.inf if any(other.idle is None for other in others) else idle + MUTE
 
     def _due(self, cell: str, meant: _Meant, now: float) -> None:
         begun = self._begun.get(cell)
@@ -227,5 +240,7 @@ class Interrupts:
     @property
     def due(self) -> list[float]:
         """When, by the clock, `serve` has something to do."""
-        idle = [begun.idle + SILENT for begun in self._begun.values() if begun.idle is not None]
-        return idle + [meant.at for meant in self._meant.values() if meant.at is not None]
+        idle = [self._mute_at(cell, begun, begun.idle) for cell, begun in self._begun.items() if begun.idle is not None]
+        return [at for at in idle if at < math.inf] + [
+            meant.at for meant in self._meant.values() if meant.at is not None
+        ]

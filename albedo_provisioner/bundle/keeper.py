@@ -381,11 +381,11 @@ class Keeper:
             self._interrupts.sent()
         return answer({})
 
-    def _unanswered(self, cell: str) -> None:
+    def _unanswered(self, cell: str, interrupted: bool) -> None:
         """The kernel is done with a cell and has not answered it: have nobody wait for that."""
         self.kernel.answered(cell)
         self.journal.unanswered(cell)
-        note = json.dumps({"note": "unanswered", "cell": cell}).encode()
+        note = json.dumps({"note": "unanswered", "cell": cell, "interrupted": interrupted}).encode()
         for client in self.clients:
             client.link.send(NOTE, [note])
 

@@ -146,10 +146,13 @@ def _error(raised: Mapping[str, Any]) -> Exception:
     name, message = str(raised["name"]), str(raised["message"])
     kind = getattr(builtins, name, None)
     if raised.get("builtin") and isinstance(kind, type) and issubclass(kind, Exception):
-        for args in (raised["args"], [message]):
+        choices = [raised["args"], [message]]
+        if "group" in raised:
+            choices = [[raised["of"], [_error(each) for each in raised["group"]]]]
+        for args in choices:
             try:
                 error = kind(*args)
-            except TypeError:
+            except (TypeError, ValueError):
                 continue  # one that is made of other things than JSON has
             if str(error) == message:
                 return error

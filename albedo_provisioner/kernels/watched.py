@@ -204,10 +204,12 @@ class WatchedKernel:
         if note["note"] == "gap":
             self._tell_gap(note)
         elif note["note"] == "unanswered":
-            self._front.give_up(
-                "The kernel was interrupted when it was about to answer, and did not; it lives and has its state.",
-                {note["cell"]},
+            what = (
+                "was interrupted when it was about to answer, and did not"
+                if note.get("interrupted", True)  # keepers of before told of no others
+                else "was done with the code and gave no answer, so whether the code failed is not known"
             )
+            self._front.give_up(f"The kernel {what}; it lives and has its state.", {note["cell"]})
         elif note["note"] == "exited":
             self._take_last_note(note)
 

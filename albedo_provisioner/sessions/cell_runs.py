@@ -135,6 +135,8 @@ class CellRuns:
             return  # it is for the next process to find out, if there is one
         reply = execution.reply or {}
         by_itself = execution.given_up is None and not is_interrupt(reply)
+        if by_itself:
+            outputs.take_error_of(reply)
         report = dataclasses.replace(told.kernel, execution_count=reply.get("execution_count") or None)
         after = execution.given_up or ("It came to its end." if by_itself else "It was interrupted then.")
         remarks = [remark for remark in outputs.remarks() if remark not in str(report.note)]
@@ -170,6 +172,8 @@ class CellRuns:
             status = status_of(reply)
             if status == ERROR and self._cell.was_interrupted(cell.msg_id) and is_interrupt(reply):
                 status = INTERRUPTED
+        if status == ERROR:
+            outputs.take_error_of(reply)
         self._cell.forget(cell.msg_id)
         report.execution_count = reply.get("execution_count") or None
         if not self._held.alive:

@@ -6,6 +6,7 @@ Needs the official Python SDK, which is an extra: `pip install 'albedo-provision
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any
 
 from mcp.server.mcpserver import MCPServer
@@ -17,7 +18,7 @@ from ..errors import AlbedoError
 from ..hosts.hosts import AsyncHosts
 from .clipping import ClippedText
 from .faces import AsyncSession, AsyncSessions
-from .outputs import Limits, plain
+from .outputs import WHOLE, Limits, plain
 from .results import Result
 
 _INSTRUCTIONS = """\
@@ -129,10 +130,13 @@ def make_server(sessions: AsyncSessions, owner: str) -> MCPServer:
     async def reset(location: Location, kernel: Kernel = "") -> CallToolResult:
         """End a kernel with all that it started; the next call runs on a fresh one."""
         try:
-            await (await session_at(location, kernel)).reset()
+            session = await session_at(location, kernel)
+            had_one = (await session.status())["kernel_id"] is not None
+            await session.reset()
         except AlbedoError as error:
             return _refusal(error)
-        return _text("The kernel was ended; the next call starts a fresh one.")
+        done = "The kernel was ended; the next call starts a fresh one."
+        return _text(done if had_one else "There was no kernel to end; the next call starts one.")
 
     @server.tool(structured_output=False)
     async def hosts(
@@ -154,6 +158,10 @@ def make_server(sessions: AsyncSessions, owner: str) -> MCPServer:
 
 def shown(result: Result) -> CallToolResult:
     """Return a result as text for a model, its images as images, and all of it as structured content."""
+    note = result.kernel.note
+    for name in ("value", "error", "traceback", "next_input"):  # no model can call what a program can
+        note = note and note.replace(WHOLE.format(name), "print parts of it to see more")
+    result = replace(result, kernel=replace(result.kernel, note=note))
     lines = []
     if result.stdout:
         lines.append(result.stdout.rstrip("\n"))

@@ -18,6 +18,9 @@ from .results import KernelReport, Output, Result
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
+WHOLE = "full_{}() has all of it for a week"
+"""How a note says where the whole of a text is that is cut, by the name that the text has in a result."""
+
 _TERMINAL_CODES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 
 _MOST_ENTRIES = 1000
@@ -41,12 +44,14 @@ class Limits:
         stdout: characters of stdout.
         stderr: characters of stderr; also of an error's message, and of its traceback, which have 1,000 in any case.
         displays: bytes of displays and values together, as they are in JSON: what is more is left out of `outputs`, and
-            a line there says so. Also characters of `value`, and of `next_input`.
+            a line there says so.
+        value: characters of `value`, also where it stands in `outputs`, and of `next_input`; no more than `displays`.
     """
 
     stdout: int = 200_000
     stderr: int = 50_000
     displays: int = 20_000_000
+    value: int = 200_000
 
     def __post_init__(self) -> None:
         """See that they are numbers that can be kept to.
@@ -106,6 +111,7 @@ class Outputs:
         self._left_out_there = (0, 0)  # how many outputs, and their bytes
         self._left_out = (0, 0)  # the same of all
         self._clear_at_next = False
+        self._from_reply = False  # the error
 
     def take(self, msg_type: str, content: dict[str, Any]) -> None:
         """Take a message of the cell, the reply included; those that are no output are passed over."""
@@ -114,7 +120,7 @@ class Outputs:
                 if page.get("source") == "page":
                     self.take("display_data", {"data": page.get("data")})
                 elif page.get("source") == "set_next_input":
-                    self._next_input = self._clipped("next_input", str(page.get("text", "")), self._limits.displays)
+                    self._next_input = self._clipped("next_input", str(page.get("text", "")), self._most_value)
         elif msg_type == "clear_output":
             self._clear_at_next = bool(content.get("wait"))
             if not self._clear_at_next:
@@ -126,6 +132,12 @@ class Outputs:
                 self._clear()
                 self._clear_at_next = False
             self._add(msg_type, content)
+
+    def take_error_of(self, reply: dict[str, Any]) -> None:
+        """Take the error from the kernel's reply where it came by no message of its own."""
+        if self._error is None and reply.get("status") == "error":
+            self._from_reply = True
+            self._add("error", reply)
 
     def tell_nobody(self) -> None:
         """Call `told` no more: its call has ended, though the code goes on."""
@@ -174,10 +186,13 @@ class Outputs:
         }
         for name, text in texts.items():
             if text is not None and text.clipped:
-                rest = (
-                    f"full_{name}() has all of it for a week" if text.problem is None else f"the rest: {text.problem}"
-                )
+                rest = WHOLE.format(name) if text.problem is None else f"the rest: {text.problem}"
                 found.append(f"The {name} has {text.kept + text.cut:,} characters and is cut in its middle; {rest}.")
+        if self._from_reply:
+            found.append(
+                "The code failed, and the kernel did not send its error, perhaps for lone surrogates in it, which are "
+                "no text; `error` is what the kernel answered instead."
+            )
         for name, text in self.texts.items():
             if text.problem is not None:
                 found.append(f"{name} is cut in its middle, and the whole of it could not be kept: {text.problem}.")
@@ -215,8 +230,14 @@ class Outputs:
             return
         if msg_type == "execute_result":
             value = output["data"].get("text/plain")
-            self._value = self._clipped("value", value, self._limits.displays) if isinstance(value, str) else None
+            self._value = self._clipped("value", value, self._most_value) if isinstance(value, str) else None
+            if self._value is not None and self._value.clipped and self._limits.value < self._limits.displays:
+                output["data"]["text/plain"] = self._value.text
         self._keep(output)
+
+    @property
+    def _most_value(self) -> int:
+        return min(self._limits.value, self._limits.displays)
 
     def _clipped(self, name: str, text: str, limit: int) -> ClippedText:
         return ClippedText.of(text, limit, f"{self._folder}/{self._name}.{name}")

@@ -56,10 +56,12 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         if message.msg_type == "execute_reply":
             reply = message.content
         outputs.take(message.msg_type, message.content)
+    if not is_interrupt(reply):
+        outputs.take_error_of(reply)
     outputs.close()
     if not reply and found.state == "done":
         found = replace(found, state="unanswered")
-        report.note = "The kernel was interrupted when it was about to answer this call, and gave no answer."
+        report.note = "The kernel was done with this call, and gave no answer."
     report.execution_count = reply.get("execution_count") or None
     if found.dropped:
         report.note = f"{found.dropped} messages out of the middle of its output were more than the journal keeps."

@@ -263,6 +263,8 @@ class Registry:
 
     async def leave(self) -> None:
         """Let go of all sessions as they are, for another process to resume."""
+        if self._closed:
+            return
         sessions, self._sessions = list(self._sessions.values()), {}
         try:
             await _all(*(self._leave(each) for each in sessions))
@@ -270,6 +272,9 @@ class Registry:
             self._close_records()
 
     async def _leave(self, session: SessionCore) -> None:
+        if session.closed:
+            await session.close()  # which somebody has begun
+            return
         try:
             await session.leave()
         finally:

@@ -45,7 +45,8 @@ class Result:
     """What came of one cell.
 
     Attributes:
-        status: "ok", "error" (the code raised), "timeout", "interrupted", or "lost" (the kernel ended under it).
+        status: "ok", "error" (the code raised), "timeout", "interrupted", or "lost" (the kernel ended under it, or
+            never answered).
         stdout: what it printed; cut in the middle beyond the limit.
         stderr: the same of stderr.
         value: the `text/plain` of its last expression; None when that has none. Cut in the middle beyond the limit, as

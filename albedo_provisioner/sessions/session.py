@@ -73,6 +73,7 @@ class SessionCore:
         self._cell = CurrentCell(record.session_id, self._held)
         self._runs = CellRuns(self._on_record, self._held, self._cell, self._telling, tools)
         self._next: tuple[CellName, float] | None = None  # whose turn it is, and since when
+        self._closing: asyncio.Event | None = None  # set once it is closed; None while nobody closes it
         self._readying: asyncio.Task[None] | None = None  # what has to be done before its code can begin
 
     # -- what is known ---------------------------------------------------------------------------------------
@@ -128,6 +129,7 @@ class SessionCore:
             "away": (sign_in.detail if sign_in else None) or (kernel.away if kernel else None),
             "advice": str(sign_in) if sign_in else None,
             "process": None if kernel is None else {"pid": kernel.pid, "state": kernel.state, "cause": kernel.cause},
+            "responsive": None if kernel is None else kernel.responsive,
             "kernel_id": self.record.kernel_id,
             "joined": not self._held.ours,
             "execution_state": state,
@@ -360,8 +362,10 @@ class SessionCore:
             LinkAwayError: the host is out of reach; the kernel is noted as to be ended, and is at the next contact.
         """
         if self.closed:
+            if self._closing is not None:  # by another, such as its own cell's tool
+                await self._closing.wait()
             return
-        self.closed = True
+        self.closed, self._closing = True, asyncio.Event()
         try:
             for cell_id, work in self._calls.items():
                 if self._cell.running is None or cell_id != self._cell.running.name:
@@ -373,6 +377,7 @@ class SessionCore:
                 await self._held.end()
         finally:
             self._registry.forget(self)
+            self._closing.set()
 
     async def evict(self, why: str) -> None:
         """End the kernel because others need the room, or nobody needs it; the next call is told.

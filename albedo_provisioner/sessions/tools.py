@@ -32,6 +32,9 @@ Tool = Callable[..., Any]
 
 MAX_TOOL_CALLS = 50
 
+_DEEPEST_GROUP, _LARGEST_GROUP = 3, 20
+"""Groups of errors that are passed with what is in them: within each other, and of how many errors."""
+
 _MOST_TEXT = 20_000
 """Characters of a docstring, or of an error's message, that a kernel is told."""
 
@@ -255,9 +258,9 @@ async def _await_on(make: Callable[[], Any], loop: asyncio.AbstractEventLoop | N
         raise
 
 
-def _raised(error: BaseException) -> dict[str, Any]:
+def _raised(error: BaseException, depth: int = 0) -> dict[str, Any]:
     """Return what a cell is told of an error that a tool raised. Its arguments go along where they can be passed, so
-    that a builtin one is what it was here.
+    that a builtin one is what it was here; and so do the errors of a group.
     """
     try:
         filename = error.filename if isinstance(error, OSError) else None
@@ -277,6 +280,9 @@ def _raised(error: BaseException) -> dict[str, Any]:
         "builtin": type(error).__module__ == "builtins",
         "args": args,
     }
+    if isinstance(error, BaseExceptionGroup) and depth < _DEEPEST_GROUP and len(error.exceptions) <= _LARGEST_GROUP:
+        raised["of"] = str(error.message)[:_MOST_TEXT]
+        raised["group"] = [_raised(each, depth + 1)["raised"] for each in error.exceptions]
     return {"raised": raised}
 
 

@@ -96,7 +96,7 @@ class RunAlone:
             status = LOST
             self.notes.append(
                 f"What came of the code was not told: it may have run, in part or to its end, and what it had printed "
-                f"by then may be missing. {error}"
+                f"by then may be missing. {str(error).rstrip('.')}."
             )
         self._outputs.close()
         result = self._outputs.result(status, self.cell_id, report)

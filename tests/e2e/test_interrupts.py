@@ -37,6 +37,16 @@ except KeyboardInterrupt:
 """
 
 
+NO_ANSWER = """
+kernel = get_ipython().kernel
+def fail(*arguments):
+    del kernel.finish_metadata
+    raise RuntimeError("no reply can be made")
+kernel.finish_metadata = fail
+print("done")
+"""
+
+
 async def interrupted(session: AsyncSession, code: str) -> Result:
     """Interrupt code as soon as it was given to the kernel, and return what came of it."""
     call = asyncio.create_task(session.execute(code))
@@ -89,6 +99,19 @@ async def test_code_that_loses_its_reply_to_one_does_not_hang(embedded_host: Emb
         result = await call
         assert result.status == "interrupted"
         assert "has its state" in str(result.kernel.note)
+        result = await session.execute("x")
+        assert (result.value, result.kernel.reused) == ("41", True)
+
+
+async def test_code_that_has_no_reply_without_one_does_not_hang_either(embedded_host: Embedded) -> None:
+    """ipykernel says that it is idle, and never answers; another client's work in between is not taken for that."""
+    async with AsyncSessions() as sessions:
+        session = await sessions.open(embedded_host.location())
+        await session.execute("x = 41")
+        result = await asyncio.wait_for(session.execute(NO_ANSWER), 60)
+        assert (result.status, result.stdout) == ("lost", "done\n")
+        assert (result.kernel.state_lost, result.kernel.ended) == (False, False)
+        assert "gave no answer" in str(result.kernel.note)
         result = await session.execute("x")
         assert (result.value, result.kernel.reused) == ("41", True)
 

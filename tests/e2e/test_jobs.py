@@ -28,7 +28,7 @@ def value(session: Session, code: str) -> Any:
     """Run code and return the value of its last expression, which is written as Python writes it."""
     result = session.execute(code)
     assert result.status == "ok", result.traceback
-    return eval(str(result.value), {})
+    return eval(str(result.full_value()), {})
 
 
 def note(session: Session, code: str = "1") -> str:

@@ -407,3 +407,19 @@ def test_a_long_result_of_a_killed_process_is_cut_as_its_call_said(embedded_host
         assert result.full_stdout() == "0\n" + ("x" * 99 + "\n") * 19000
         assert "Return the number of items" in result.outputs[-1]["data"]["text/plain"]
     assert [cell.limits for cell in session.cells()] == [Limits(stdout=5000, displays=1000)]
+
+
+def test_a_tool_that_closes_its_own_session_leaves_nothing_behind(embedded_host: Embedded) -> None:
+    """K6: nor does it keep its program from ending in order, however that ends."""
+    program = (
+        "import sys\nfrom albedo_provisioner import Sessions\nsessions = Sessions()\n"
+        "session = sessions.open(sys.argv[1], tools={'shut': lambda: session.close()})\n"
+        "print(session.execute('tools.shut()').status)\nif sys.argv[2] == 'close': sessions.close()"
+    )
+    for end in ("close", "exit"):
+        command = [sys.executable, "-c", program, embedded_host.location(), end]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert (done.stdout, done.stderr) == ("interrupted\n", ""), end
+        assert not embedded_host.processes()
+    with Sessions() as sessions:
+        assert sessions.list() == []

@@ -127,6 +127,11 @@ class TestResults:
                 result.kernel.note
             )
             assert [each["text"][:40] for each in result.outputs] == ["[… left out here: an output of 3,002 byt"]
+        usual = session.execute("'z' * 3_000_000", cell_id="usual")
+        assert usual.full_value() == repr("z" * 3_000_000)
+        for result in (usual, session.cell("usual")):
+            assert (result.value_clipped, len(str(result.value)) < 201_000) == (True, True)
+            assert result.outputs[0]["data"]["text/plain"] == result.value
         failed = session.execute("raise ValueError('m'*3000000 + '!')", limits=few)
         assert len(failed.to_json()) < 10_000
         assert failed.status == "error"
@@ -154,9 +159,21 @@ class TestResults:
         (page,) = paged.outputs
         assert (page["output_type"], came) == ("display_data", [page])
         assert "Return the number of items" in page["data"]["text/plain"]
-        assert (paged.status, paged.value, paged.execution_count) == ("ok", None, 6)
+        assert (paged.status, paged.value, paged.execution_count) == ("ok", None, 7)
         (page,) = session.execute("len??", limits=Limits(displays=10)).outputs
         assert "left out here" in page["text"]
+
+    def test_of_a_failure_that_the_kernel_cannot_send_are_not_empty(
+        self, embedded_host: Embedded, sessions: Sessions
+    ) -> None:
+        session = sessions.open(embedded_host.location())
+        result = session.execute("raise ValueError('\\ud800')", cell_id="odd")
+        for found in (result, session.cell("odd")):
+            assert (found.status, found.stdout) == ("error", "")
+            assert "surrogates not allowed" in str(found.error)
+            assert found.outputs[-1]["output_type"] == "error"
+            assert "the kernel did not send its error" in str(found.kernel.note)
+        assert session.execute("1").value == "1"
 
     def test_of_a_hundred_megabytes_take_no_more_memory_than_their_limits(
         self, embedded_host: Embedded, sessions: Sessions

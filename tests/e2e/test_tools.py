@@ -49,6 +49,8 @@ def fail(how: str) -> None:
         raise StopIteration(3)
     if how == "exit":
         sys.exit(3)
+    if how == "group":
+        raise ExceptionGroup("many", [KeyError("k"), ExceptionGroup("in it", [ValueError(1), OSError(2, "gone")])])
 
 
 TOOLS = {"read_file": read_file, "echo": echo, "double": double, "fail": fail, "odd": lambda: object()}
@@ -95,6 +97,7 @@ class TestCells:
             ("own", "albedo_bundle.ToolError", "NoSuchUser|nobody knows ann"),
             ("stop", "StopIteration", "StopIteration|3"),
             ("exit", "albedo_bundle.ToolError", "SystemExit|3"),
+            ("group", "* (KeyError, ValueError, FileNotFoundError)", "ExceptionGroup|many (2 sub-exceptions)"),
         ):
             result = session.execute("import albedo_bundle\n" + caught.format(how, kind))
             assert result.stdout.startswith(told), result

@@ -100,7 +100,7 @@ class TestWhatCameOfIt:
         assert (awaited.status, awaited.value) == ("ok", "5")
         assert session.execute("import asyncio\nasyncio.run(asyncio.sleep(0, 6))").value == "6"
         large = session.execute("'\u00e4\"' * 800_000")
-        assert large.value == repr('\u00e4"' * 800_000)
+        assert large.full_value() == repr('\u00e4"' * 800_000)
         cut = session.execute("'v' * 3000", limits=Limits(displays=100))
         assert (cut.value_clipped, cut.full_value()) == (True, repr("v" * 3000))
         assert "The value has 3,002 characters and is cut" in str(cut.kernel.note)
