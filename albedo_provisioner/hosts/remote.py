@@ -67,6 +67,8 @@ class RemoteTransport:
     Attributes:
         builtin: the way in process.
         program: the way by the ssh program.
+        unread: why ssh in process could not read the config at the last connection that went by the program for that;
+            else empty.
     """
 
     def __init__(self, host: str) -> None:
@@ -76,6 +78,7 @@ class RemoteTransport:
         self.program = ProgramTransport(host, settings=self._settings)
         self._watch = SignInWatch(host, self._settings)
         self._failing = False
+        self.unread = ""
 
     @property
     def host(self) -> str:
@@ -178,6 +181,7 @@ class RemoteTransport:
         return None
 
     async def _directly(self, command: str, receiver: ChannelReceiver, way: str, resolved: Resolved | None) -> Channel:
+        self.unread = ""
         if way == "program":
             return await self.program.open(command, receiver)
         need = self._settings.need_at_once()
@@ -215,4 +219,5 @@ class RemoteTransport:
             except ConfigError:
                 raise error from None
             log.debug("%s: by the ssh program, because of %s", self._host, error)
+            self.unread = str(error)
             return await self.program.open(command, receiver)

@@ -138,6 +138,12 @@ class TestTheWayThere:
         found = await hosts.diagnose("exec")
         assert only(found, "ssh").facts == {"kind": "program", "why": "Match exec"}
         assert found.can_start
+        door.write("remarked", Port=f"{sshd_host.server.port} # not 22")
+        number = next(at for at, line in enumerate(workspace.ssh_config.read_text().splitlines(), 1) if "# not" in line)
+        found = await hosts.diagnose("remarked")
+        assert only(found, "ssh").facts["kind"] == "program"
+        assert f"line {number}: " in only(found, "ssh").text
+        assert (only(found, "ssh").state, found.can_start) == ("note", True)
         door.write("shared", ControlPath=f"{workspace.root}/m")
         with Master("shared"):
             found = await hosts.diagnose("shared")

@@ -319,6 +319,18 @@ class TestAMachineWithoutAnIndex:
         assert bare_host.sets == []
         assert settled(bare_host.host.leftovers) == []
 
+    def test_is_told_which_packages_do_not_go_together(
+        self, sshd_python: Path, kept_packages: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Where others are taken instead, and with what pip says of it that is of use."""
+        monkeypatch.setenv("PIP_FIND_LINKS", str(next(kept_packages.glob("*/comm-*.whl")).parent))
+        monkeypatch.setenv("PIP_NO_INDEX", "1")
+        facts = {**facts_of(sshd_python), "own": {"traitlets": "4.0.0"}}
+        assert io_thread.run_blocking(wheel_set(HostPython.from_facts(facts))).wheels
+        assert "newer ones are taken" in caplog.text
+        assert "ipykernel" in caplog.text
+        assert "ResolutionImpossible" not in caplog.text
+
     def test_is_not_told_of_newer_packages_where_none_are_to_be_had(
         self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -74,7 +74,7 @@ async def diagnose(host: str | None, folder: str | None, python: str | None, tel
         add(unread if examined.connected is None else here.config_of_ours_alone(unread))
     examined.not_fetched = await _try_fetching(examined)
     if isinstance(transport, RemoteTransport):
-        add(*_way_there(expected, examined), *_reached(examined, found))
+        add(*_way_there(expected, examined, transport.unread), *_reached(examined, found))
     elif examined.connected is None and examined.error is not None:
         add(problem("connection", str(examined.error)))
     add(*await in_thread(lambda: list(verdicts.of_host(transport.host, examined))))
@@ -95,14 +95,16 @@ async def _try_fetching(examined: Examined) -> str | None:
         return None  # the verdict meets the same, and tells it
 
 
-def _way_there(expected: Way | ConfigError | None, examined: Examined) -> list[Finding]:
-    """Say by which ssh it went, or would have gone."""
+def _way_there(expected: Way | ConfigError | None, examined: Examined, unread: str) -> list[Finding]:
+    """Say by which ssh it went, or would have gone; `unread` is why ssh in process could not read the config."""
     taken, channel = None, examined.channel
     if isinstance(channel, SSHChannel):
         taken = Way("builtin", "another way was tried first, and does not lead there")
     elif isinstance(channel, ProgramChannel):
         kind = "program" if channel.master is None else "master"
         taken = Way(kind, "ssh in process was tried first, and does not lead there")
+        if unread and kind == "program":
+            return [here.way_of_unread(taken, unread)]
     if isinstance(expected, Way) and (taken is None or taken.kind == expected.kind):
         taken = expected
     return [] if taken is None or isinstance(examined.error, ConfigError) else [here.way(taken)]

@@ -80,6 +80,17 @@ def way(way: Way) -> Finding:
     return ok("ssh", f"{_WAYS[way.kind]}: {why}", kind=way.kind, why=way.why)
 
 
+def way_of_unread(way: Way, unread: str) -> Finding:
+    """Say that a host is reached by the ssh program for a config that ssh in process could not read.
+
+    Args:
+        way: how it is reached.
+        unread: why it could not, in a sentence with what to do.
+    """
+    text = f"{_WAYS[way.kind]}, which takes a little longer: ssh in process reads less of the config. {unread}"
+    return note("ssh", text, kind=way.kind, why=unread)
+
+
 async def name(resolved: Resolved) -> Finding:
     """Look a host's name up, unless somebody else does that."""
     hostname, port = resolved.get("hostname"), resolved.get("port")
