@@ -265,14 +265,18 @@ class AsyncSessions:
         env: Mapping[str, str] | None = None,
         tools: Mapping[str, Tool] | None = None,
     ) -> AsyncSession:
-        """Return the owner's session at a location with tools of these names, a new one if there is none. Nothing is
-        asked of the host yet.
+        """Return the owner's session at a location with tools of these names: one that is open here, else one that was
+        left (also by a process that has ended in order), else a new one. Nothing is asked of the host yet.
+
+        One of a process that was killed is for `resume`, as its code may still run. So long as no kernel was there,
+        nobody knows that `host:~/proj` and an absolute path are the same place.
 
         Args:
             location: `[user@]host:/path`, `host:~/path` or a folder of this machine, also a relative one: `.`, or with
                 a `/` in it.
             owner: whose it is. Owners never share a kernel; `a::child::b` is a child of `a`.
-            python: interpreter on the host, for a new session; None for the login shell's `python3`.
+            python: interpreter on the host, for a new session; None for the login shell's `python3`. One that was left
+                is taken up only if this is None or its own, and so with `env`.
             env: variables to add to the host's login environment, for a new session.
             tools: functions of this program that code may call as `tools.name(...)`, by their names: JSON values and
                 bytes go in and come out. Coroutine functions run on the loop of whoever has the code run, others on

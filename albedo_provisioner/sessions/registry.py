@@ -67,8 +67,9 @@ class Registry:
         python: str | None = None,
         env: dict[str, str] | None = None,
     ) -> SessionCore:
-        """Return the owner's session at a location with tools of these names; a new one if there is none. Nothing is
-        asked of the host. The functions are those that were given last.
+        """Return the owner's session at a location with tools of these names: one that is open here, else one that was
+        left, by whatever process, else a new one. Nothing is asked of the host. The functions are those that were given
+        last. One that was left is not taken up for another interpreter or environment than it has.
 
         Raises:
             AlbedoError: they have been closed.
@@ -80,8 +81,36 @@ class Registry:
             if same and (record.owner, record.tools) == (owner, tools.names) and not session.closed:
                 session.tools.replace(tools)
                 return session
-        record = SessionRecord(uuid.uuid4().hex, owner, location, location, tools.names, python, dict(env or {}))
-        return self._add(record, tools)
+        left = self._left_at(location, owner, tools.names, python, env)
+        new = SessionRecord(uuid.uuid4().hex, owner, location, location, tools.names, python, dict(env or {}))
+        return self._add(left or new, tools)
+
+    def _left_at(
+        self,
+        location: Location,
+        owner: str,
+        tools: tuple[str, ...],
+        python: str | None,
+        env: dict[str, str] | None,
+    ) -> SessionRecord | None:
+        """Return such a session that was left, made this process's own; of several the one that was used last.
+
+        Those of processes that were killed are for `resume` alone: what ran on them may run still, and would have to be
+        waited for by somebody who does not know of it.
+        """
+        for record in sorted(self.records.all(), key=lambda each: each.used, reverse=True):
+            if record.process != NOBODY or record.joined is not None:
+                continue
+            if location not in (record.location, record.spelled):
+                continue
+            if (record.owner, record.tools) != (owner, tools) or python not in (None, record.python):
+                continue
+            if env and env != record.env:
+                continue
+            claimed = self.records.claim(record.session_id)
+            if claimed is not None and claimed.process == this_process():  # else another process was faster
+                return claimed
+        return None
 
     async def join(self, kernel_id: str | None, notebook: str | None, owner: str, tools: SessionTools) -> SessionCore:
         """Return the owner's session with a kernel that runs already, another's, and with tools of these names; a new

@@ -731,6 +731,36 @@ class TestSurvival:
         with Sessions() as second:
             assert second.resume(session.id).execute("x").value == "41"
 
+    def test_what_was_left_is_taken_up_by_who_opens_the_same_place(self, embedded_host: Embedded) -> None:
+        """Of the same owner, and for the same interpreter; by several at once, one gets it."""
+        first = Sessions()
+        session = first.open(f"{embedded_host.alias}:", "ann")
+        session.execute("x = 41")
+        place = str(session.location)
+        first.leave()
+        with Sessions() as second, Sessions() as third:
+            assert second.open(place, "bob").id != session.id
+            assert second.open(place, "ann", tools={"f": print}).id != session.id
+            assert third.open(place, "ann", python="/usr/bin/python3").id != session.id
+            again = second.open(place, "ann")
+            assert again.id == session.id
+            result = again.execute("x")
+            assert (result.value, result.kernel.reused) == ("41", True)
+            assert second.open(f"{embedded_host.alias}:", "ann").id == session.id
+        with Sessions() as fourth:
+            assert fourth.open(place, "ann").id != session.id
+            assert fourth.open(place, "ann").execute("'x' in globals()").value == "False"
+        program = (
+            "import sys\nfrom albedo_provisioner import Sessions\nsession = Sessions().open(sys.argv[1])\n"
+            "print(session.id, session.execute(\"n = globals().get('n', 0) + 1; n\").value)"
+        )
+        command = [sys.executable, "-c", program, place]
+        runs = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(2)]
+        assert [number for _, number in runs] == ["1", "2"]
+        assert runs[0][0] == runs[1][0]
+        with Sessions() as last:
+            last.open(place)
+
 
 async def test_many_sessions_and_calls_at_once_do_not_mix(embedded_host: Embedded, sshd_host: Real) -> None:
     async with AsyncSessions(max_kernels=64) as sessions:
