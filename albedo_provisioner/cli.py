@@ -335,7 +335,7 @@ def _provide(settings: kernelspecs.Settings, checked: CheckedLocation, without: 
     """Put packages on a host that lacks them, or refuse it."""
     host = settings.location.host or "this machine"
     if not settings.provide:
-        from .hosts.refusals import lacks_packages
+        from .hosts.package_refusals import lacks_packages
 
         raise KernelStartError(host, f"{lacks_packages(host, without)} (--no-check adds the kernel anyway.)")
     from .hosts.provide import provide_at

@@ -9,7 +9,8 @@ from typing import Any
 from ..location import Location
 from . import io_thread
 from .asking import ask
-from .refusals import cannot_import, few_files
+from .package_refusals import cannot_import
+from .refusals import few_files
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from .asking import ask
 from .host_python import HostPython
 from .io_thread import in_thread
 from .joint import Joint
+from .package_refusals import lacks_packages, mounted_noexec
 from .progress import Progress
-from .refusals import lacks_packages, mounted_noexec
 from .visit import Visit
 from .wheels import FetchError, WheelSet, wheel_set
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shlex
 from typing import Any
 
 from ..bundle.spawn import KERNEL_TASKS
@@ -23,13 +22,14 @@ from ..errors import (
     NoPermissionError,
     NoSuchFolderError,
     NotAFolderError,
-    PackagesMissingError,
     SignInError,
     StagingError,
     UnreachableError,
     UnsupportedHostError,
 )
-from .ssh_config import ssh_command
+from .last_words import FATAL, cause_in
+from .package_refusals import lacks_packages
+from .ssh_config import command_line, ssh_command
 from .transport import Exit
 
 _FOLDER_ERRORS: dict[str, type[FolderError]] = {
@@ -153,98 +153,6 @@ def old_python(host: str, python: str, version: str) -> UnsupportedHostError:
     )
 
 
-def lacks_packages(host: str, report: dict[str, Any], why_not: str = "") -> PackagesMissingError:
-    """Return the error for an interpreter without ipykernel or pyzmq.
-
-    Args:
-        host: the host as the user spells it; "this machine" for this one.
-        report: what it said of the interpreter (`without` in `bundle/entry.py`).
-        why_not: why they could not be put there from here; empty when that was not tried.
-    """
-    python = report["python"]
-    message = f"{python} on {host} has no {_names_of(report)}"
-    hint = ""
-    if why_not:
-        message += f", and no packages for it can be fetched on this machine: {why_not}"
-        version = ".".join(str(number) for number in report["facts"]["version"][:2])
-        hint = (
-            f" Or bring wheels here: `python{version} -m pip download -d wheels ipykernel` on a machine of that kind "
-            "with a network, and set PIP_FIND_LINKS to that directory."
-        )
-    return PackagesMissingError(
-        host, f"{message}. {mending(host, python, report['pip'])}{hint}", why_not or f"no {_names_of(report)}", report
-    )
-
-
-def cannot_import(host: str, python: str, why: str, pip: bool) -> KernelStartError:
-    """Return the error for an interpreter whose ipykernel is there, and is damaged.
-
-    Args:
-        host: the host as the user spells it; "this machine" for this one.
-        python: the interpreter's path.
-        why: what it said, and of which file.
-        pip: whether pip may install into it.
-    """
-    return KernelStartError(
-        host,
-        f"The ipykernel and pyzmq of {python} on {host} cannot be imported: {why}. {mending_import(host, python, pip)}",
-        why,
-    )
-
-
-def mending_import(host: str, python: str, pip: bool) -> str:
-    """Return what to do about an ipykernel that is there and damaged; arguments as for `mending`."""
-    if not pip:
-        return f"Remove what is damaged there (often below ~/.local/lib). {mending(host, python, pip)}"
-    command = shlex.join([python, "-m", "pip", "install", "--force-reinstall", "ipykernel"])
-    return (
-        f"Remove what is damaged there (often below ~/.local/lib), or install it anew: {_here(host, command)} - or use "
-        "another interpreter (--python, or the setting 'python')."
-    )
-
-
-def mounted_noexec(host: str, report: dict[str, Any]) -> PackagesMissingError:
-    """Return the error for an interpreter without packages on a host where none can be put; as `lacks_packages`."""
-    python = report["python"]
-    cause = "the home is mounted noexec, so nothing compiled can be loaded from there"
-    return PackagesMissingError(
-        host,
-        f"{python} on {host} has no {_names_of(report)}, and none can be put there: {cause}. Use an interpreter that "
-        "has its own (--python, or the setting 'python').",
-        cause,
-        report,
-    )
-
-
-def _names_of(report: dict[str, Any]) -> str:
-    """Return what an interpreter lacks, in words."""
-    return " and ".join(sorted("pyzmq" if name == "zmq" else name for name in report["lacking"]))
-
-
-def mending(host: str, python: str, pip: bool) -> str:
-    """Return how to get ipykernel for an interpreter of a host, in a sentence with the command to run here.
-
-    Args:
-        host: the host as the user spells it; "this machine" for this one.
-        python: the interpreter's path.
-        pip: whether pip may install into it. Into that of a distribution it may not, so an environment is to be made.
-    """
-    if pip:
-        command = shlex.join([python, "-m", "pip", "install", "ipykernel"])
-        use = "use another interpreter (--python, or the setting 'python')"
-        return f"Install it with: {_here(host, command)} - or {use}."
-    command = f"{shlex.quote(python)} -m venv ~/albedo-python && ~/albedo-python/bin/pip install ipykernel"
-    return (
-        f"This Python is closed to pip, so make an environment: {_here(host, command)} - and use that interpreter: "
-        "--python '~/albedo-python/bin/python' (the setting 'python')."
-    )
-
-
-def _here(host: str, command: str) -> str:
-    """Return the command line that runs a command on a host, to be typed on this machine."""
-    return command if host == "this machine" else f"{ssh_command(host)} {shlex.quote(command)}"
-
-
 _WANTS_NEW_PASSWORD = "Password change required but no TTY available"
 """What OpenSSH's server says in place of running a command when the account's password has expired (session.c)."""
 
@@ -307,15 +215,15 @@ def ended_early(
             host,
             f"The command on {host} ended before our code ran ({how.words}): an account that may not run commands, or "
             "a file that ends the shell (its login profile; ~/.bashrc, ~/.zshenv, config.fish). "
-            f"{_here(host, 'echo works')} has to print that; `[ -t 0 ] || return` at the top of such a file leaves "
-            f"what follows to shells at a terminal.{words}",
+            f"{command_line(host, 'echo works')} has to print that; `[ -t 0 ] || return` at the top of such a file "
+            f"leaves what follows to shells at a terminal.{words}",
             said or how.words,
         )
     if how.status in (126, 127):  # what is not there is told by `no_python`; this is, and the system cannot load it
         return UnsupportedHostError(
             host, f"{name} on {host} cannot be run ({how.words}).{words}", said or f"{name}: {how.words}"
         )
-    if said.startswith(_FATAL):
+    if said.startswith(FATAL):
         advice = "See what it is set up with there (PYTHONHOME, PYTHONPATH in its profile), or use another interpreter"
         return UnsupportedHostError(
             host,
@@ -393,7 +301,7 @@ def took_too_long(
     elif not begun:
         cause += (
             ": the network may be slow, or a file that its shell reads for every command (~/.bashrc, ~/.zshenv, "
-            f"config.fish) takes that long or waits for input; what it asks is shown by: {_here(host, 'true')}"
+            f"config.fish) takes that long or waits for input; what it asks is shown by: {command_line(host, 'true')}"
         )
     elif not ran:
         name = python or "python3"
@@ -446,51 +354,3 @@ _NO_MORE_TASKS = re.compile(f"can't start new thread|{re.escape(os.strerror(errn
 
 LITTLE_MEMORY = 1 << 30
 """Bytes of address space that a kernel, or what it imports, may well want."""
-
-_FATAL = "Fatal Python error: "
-
-
-def death_in(printed: str) -> str:
-    """Return what a Python that died at its start said of it, in one line; empty if that is not what was printed.
-
-    Args:
-        printed: what the host printed, its last part.
-    """
-    lines = ["".join(filter(str.isprintable, line)).strip() for line in printed.splitlines()]
-    at = max((number for number, line in enumerate(lines) if line.startswith(_FATAL)), default=-1)
-    if at < 0:
-        return ""
-    home = next((line for line in lines[:at] if line.startswith("PYTHONHOME = '")), "")
-    causes = [line for line in lines[at + 1 :] if re.match(r"(?:\w+\.)*\w*(?:Error|Exception)\b", line)]
-    return " / ".join([lines[at], *causes[-1:], *([home] if home else [])])[:_MOST_CAUSE]
-
-
-_OUR_FRAME = 'File "<string>", line '
-_FRAME = re.compile(r'^ *File "(/[^"\n]+)", line \d+', re.MULTILINE)
-
-
-def module_in_the_way(printed: str) -> str:
-    """Return the file of the module that ended the first lines of our code, which import the standard library alone;
-    empty if that is not what was printed.
-
-    Args:
-        printed: what the host printed, its last part.
-    """
-    _, ours, trace = printed.rpartition(_OUR_FRAME)
-    return _FRAME.findall(trace)[-1] if ours and _FRAME.search(trace) else ""
-
-
-_ERROR = re.compile(r"\S*(?:error|exception)\b|(?:\S+:? )?(?:fatal|error|panic)\b", re.IGNORECASE)
-_MOST_CAUSE = 300
-
-
-def cause_in(words: str) -> str:
-    """Return what tells why a program ended, of what it printed at its end: from the last line on that begins as errors
-    do, else the last line; in one line, and not a long one.
-
-    (R ends with "Execution halted", behind what was wrong; Python's last line is what was wrong.)
-    """
-    lines = [line for line in words.splitlines() if line.strip()]
-    at = max((number for number, line in enumerate(lines) if _ERROR.match(line)), default=len(lines) - 1)
-    cause = " / ".join("".join(filter(str.isprintable, line)).strip() for line in lines[max(0, at) :])
-    return cause if len(cause) <= _MOST_CAUSE else f"{cause[:_MOST_CAUSE]} …"

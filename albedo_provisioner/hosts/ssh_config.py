@@ -34,6 +34,11 @@ def ssh_command(host: str) -> str:
     return shlex.join(["ssh", "-F", str(config), name] if config else ["ssh", name])
 
 
+def command_line(host: str, command: str) -> str:
+    """Return the command line that runs a command on a host, to be typed on this machine."""
+    return command if host == "this machine" else f"{ssh_command(host)} {shlex.quote(command)}"
+
+
 def login_command(host: str) -> str:
     """Return what to type in a terminal to sign in to the host, with our config file, and for us to find."""
     places = {"ALBEDO_HOME": os.environ.get("ALBEDO_HOME"), "ALBEDO_SSH_CONFIG": ssh_config_path()}

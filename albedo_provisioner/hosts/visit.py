@@ -21,11 +21,10 @@ from typing import Any, TypeVar
 
 from ..errors import HostError, UnreachableError
 from . import login_shell
+from .last_words import death_in, module_in_the_way
 from .login_shell import BEAT, BEGUN, NO_PYTHON, Profiles
 from .refusals import (
-    death_in,
     ended_early,
-    module_in_the_way,
     no_python,
     password_expired,
     reads_our_input,

@@ -16,7 +16,7 @@ from faces import Host
 from jupyter_client.kernelspec import KernelSpecManager
 
 from albedo_provisioner import cli, kernelspecs
-from albedo_provisioner.hosts.refusals import mending
+from albedo_provisioner.hosts.package_refusals import mending
 from albedo_provisioner.location import Location
 
 Capture = pytest.CaptureFixture[str]

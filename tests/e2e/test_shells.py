@@ -24,6 +24,7 @@ from albedo_provisioner.errors import UnreachableError, UnsupportedHostError
 from albedo_provisioner.hosts import asking, login_shell, visit
 from albedo_provisioner.hosts.check import check_location
 from albedo_provisioner.hosts.hosts import AsyncHosts, Hosts
+from albedo_provisioner.hosts.ssh_channel import SSHChannel
 from albedo_provisioner.location import Location
 
 HOSTS_LOG = "albedo_provisioner.hosts"
@@ -93,10 +94,13 @@ class TestALoginProfileIsLeftOut:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         """S2: the login that is given up gets through all the same, and must find nothing to do."""
-        lines = f"export PATH={sshd_host.python.parent}:$PATH\nhead -c 4194400 /dev/zero | tr '\\0' x\n"
+        lines = f"export PATH={sshd_host.python.parent}:$PATH\nhead -c 4400000 /dev/zero | tr '\\0' x\n"
         sshd_host.write(".bash_profile", lines)
         sshd_host.account.set_shell("/bin/bash")
         config = {"python": str(sshd_host.python)}
+        kill = SSHChannel.kill
+        # As over a slow connection: the host is past the profile before it hears that nobody waits for that any more.
+        monkeypatch.setattr(SSHChannel, "kill", lambda channel: asyncio.get_running_loop().call_later(2, kill, channel))
         before = commands(sshd_host)
         async with started(sshd_host.location(), config) as kernel:
             assert await kernel.value("1 + 1") == "2"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from albedo_provisioner.errors import HostError, KilledError, UnreachableError, UnsupportedHostError
-from albedo_provisioner.hosts.refusals import cause_in, ended_early
+from albedo_provisioner.hosts.last_words import cause_in
+from albedo_provisioner.hosts.refusals import ended_early
 from albedo_provisioner.hosts.transport import Exit
 
 

@@ -11,15 +11,13 @@ from ...bundle.spawn import FEW_FILES, KEEPER_TASKS, KERNEL_TASKS, LEAST_FILES
 from ...errors import AlbedoError
 from ..host_python import HostPython
 from ..openssh import ProgramChannel
+from ..package_refusals import mending, mending_import, mounted_noexec
 from ..probe import OLDEST_PYTHON
 from ..refusals import (
     LITTLE_MEMORY,
     few_files,
     few_tasks,
     making_room,
-    mending,
-    mending_import,
-    mounted_noexec,
     no_home,
     old_python,
 )
