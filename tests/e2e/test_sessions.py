@@ -510,7 +510,8 @@ class TestHosts:
         embedded_host.server.behave(refuse_auth=False)
         thread.join(30)
         assert results[0].value == "42"
-        assert session.status()["away"] is None
+        status = session.status()
+        assert (status["away"], status["responsive"]) == (None, True)
         # The same while a kernel is there.
         embedded_host.server.behave(refuse_auth=True)
         embedded_host.cut()
