@@ -202,6 +202,7 @@ class TestOnce:
         result = session.execute(self.CODE.format(600), cell_id="a", on_output=lambda _: embedded_host.cut())
         assert (result.status, result.stdout.strip()) == ("lost", "begun")
         assert "may have run" in str(result.kernel.note)
+        assert str(result.kernel.note).endswith(".")
         again = session.execute(self.CODE.format(0), cell_id="a")
         assert (again.status, again.stdout) == (result.status, result.stdout)
         assert (embedded_host.home / "ran").read_text() == "x"
