@@ -112,9 +112,9 @@ async def test_code_behind_a_notebooks_is_told_of_when_its_turn_has_come(
         embedded_host.write("go", "")
         await cell.done()
         result = await ended(session, "behind")
-        # On a busy machine the interrupt, a tenth of a second after the beginning, may yet hit it.
-        assert (result.status, result.value) in (("ok", "42"), ("timeout", None))
-        after = "It came to its end." if result.value else "It was interrupted then."
+        # On a busy machine the interrupt, a tenth of a second after the beginning, may yet hit it, or its reply alone.
+        assert (result.status, result.value) in (("ok", "42"), ("timeout", None), ("timeout", "42"))
+        after = "It came to its end." if result.status == "ok" else "It was interrupted then."
         assert str(result.kernel.note).endswith(after)
         assert (await session.execute("41 + 1", cell_id="behind")).to_dict() == result.to_dict()
         other = await session.execute("1 / 0", cell_id="behind")
