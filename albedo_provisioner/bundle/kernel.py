@@ -74,8 +74,8 @@ class Kernel:
         """When it last said or was asked anything."""
         self.asked: dict[str, str] = {}
         """Requests on shell without a reply, oldest first: message type by message id."""
-        self.died: list[str] | None = []
-        """Ids of what the kernel before had been asked and had not answered; None when that is not known."""
+        self.died: list[str] = []
+        """Ids of what the kernel before had been asked by this keeper and had not answered."""
         self.responsive = True
         self._path = path
         self._notebook = notebook
@@ -221,7 +221,7 @@ class Kernel:
         if begun is not None:
             # It runs one cell after the other: of those that it has not answered it can have begun but this one.
             self._never_begun = dict.fromkeys(each for each in self.asked if each != begun)
-        self.died = None if self._unsure else list(self.asked)
+        self.died = list(self.asked)
         for message_id in list(self.asked):
             self.answered(message_id)  # there will be none any more
         # Its last messages may still be on their way through zmq: what comes within a moment is waited for.

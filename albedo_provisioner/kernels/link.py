@@ -74,6 +74,10 @@ _SIGN_IN_PAUSE, _LONGEST_SIGN_IN_PAUSE = 5.0, 120.0
 change that, which is noticed by itself, and servers shut out who fails to sign in too often."""
 
 
+_KILLED = "the kernel's keeper was killed, and another one takes its place"
+"""Why there is no connection for a moment, although the host can be reached."""
+
+
 class LinkOwner(Protocol):
     """What a link tells its owner, on the I/O thread's loop."""
 
@@ -388,7 +392,9 @@ class KernelLink:
         elif isinstance(event, Parted):
             if event.code == "unknown":
                 self._forget()
-            elif event.code == "replaced":
+                self._break(visit, _KILLED)
+                return
+            if event.code == "replaced":
                 # Whoever has this link now would be thrown out by our coming back, and come back in turn, for ever.
                 why = f"This client's link to the kernel on {self._transport.host} was taken over by a newer process."
                 self._break(visit, why)
@@ -402,7 +408,9 @@ class KernelLink:
             log.log(level, "%s: the link's protocol was broken: %s", self._transport.host, event.error)
             if isinstance(event.error, LinkLostError):
                 self._forget()
-            self._break(visit, str(event.error))
+                self._break(visit, _KILLED)
+            else:
+                self._break(visit, str(event.error))
 
     def _take_report(self, visit: Visit, report: dict[str, Any]) -> None:
         if report.get("need") == "bundle":

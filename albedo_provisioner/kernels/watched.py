@@ -57,6 +57,7 @@ class WatchedKernel:
         self.keeper: str | None = None
         self.jobs = Jobs()
         """The programs that its code has started as jobs."""
+        self._of_earlier: set[str] = set()  # ids of cells that a keeper had which was killed; the one now has not
         self._heir = False  # whether it was another process's, which has ended
         self._question: dict[str, Any] | None = None  # what its code asks of a client that has no connection
         self._question_line = ""  # that tells of it
@@ -216,15 +217,13 @@ class WatchedKernel:
     def _take_last_note(self, note: dict[str, Any]) -> None:
         """All that a kernel which has ended had to say is here: have nobody wait for more."""
         why = self._cause_of(note["exit"]) if note.get("exit") else "The kernel ended."
-        died = note.get("died")
         if not self._expected and self.state == "exited":
             told = self._front.end(why, wanted=False)
             if told:  # one that is still on its way must not be run by the next kernel, after all
                 in_background(self._link.call("give_up", ids=told))
-        elif died is None:  # what is not answered may have been for the next kernel
-            self._front.give_up(None)
-        else:
-            self._front.end(why, True, set(died))
+        else:  # all else that is not answered is for the next kernel
+            self._front.end(why, True, {*(note.get("died") or ()), *self._of_earlier})
+        self._of_earlier.clear()
         if self.state == "exited" or self._relaunching:
             self._fall_silent()
 
@@ -284,6 +283,7 @@ class WatchedKernel:
     def forgotten(self, unsent: Collection[str]) -> None:
         """Tell the running cells that something may be missing, and find out which of them still run."""
         self.keeper = None  # whichever it is, it does not know us
+        self._of_earlier.update(header["msg_id"] for header in self._front.running if header["msg_id"] not in unsent)
         for header in self._front.running:
             if header["msg_id"] not in unsent:
                 self._front.tell(

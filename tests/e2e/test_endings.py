@@ -214,6 +214,35 @@ class TestRestart:
                     assert await other.value("6 * 7") == "42"
                     assert await kernel.value("1 + 1") == "2"
 
+    @pytest.mark.parametrize("meanwhile", [False, True])
+    async def test_cells_that_it_cuts_short_are_told_also_when_the_keeper_is_killed_before_or_meanwhile(
+        self, embedded_host: Embedded, meanwhile: bool
+    ) -> None:
+        """L8, K5: the keeper that takes its place has never heard of them."""
+        async with started(embedded_host.location()) as kernel, kernel.another_client() as other:
+            running = other.begin("import time\nprint('begun', flush=True)\nfor _ in range(600): time.sleep(0.1)")
+            await running.until(lambda: running.stdout)
+            cells = [running, kernel.begin("1"), other.begin("2")]
+            keeper = keeper_of(embedded_host)
+            if meanwhile:
+                restart = asyncio.create_task(kernel.manager.restart_kernel())
+                await asyncio.sleep(0.1)
+                kill(embedded_host, keeper.pid)
+                await restart
+            else:
+                kill(embedded_host, keeper.pid)
+                await running.until(lambda: "keeper" in running.stderr)
+                cells.append(other.begin("3"))
+                await eventually(lambda: kernel.status["step"] == "attached")
+                await kernel.manager.restart_kernel()
+            for cell in cells:
+                await cell.done()
+                assert cell.reply is not None
+                # The manager interrupts first, and the reply to that may get through.
+                assert cell.reply["status"] in ("error", "aborted")
+            assert await other.value("6 * 7") == "42"
+            assert await kernel.value("1 + 1") == "2"
+
     async def test_a_cell_that_comes_to_its_end_before_it_is_not_said_to_have_been_cut_short(
         self, embedded_host: Embedded
     ) -> None:
