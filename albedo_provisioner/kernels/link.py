@@ -561,8 +561,9 @@ class KernelLink:
             except (HostError, ConfigError) as error:
                 away = error.detail if isinstance(error, HostError) else str(error)
                 self.shut_out = error if isinstance(error, SignInError) else None
-                # Once, where a person looks: only a person can sign in.
-                level = logging.WARNING if self.shut_out and away != self.away else logging.DEBUG
+                # Once, where a person looks: only a person can sign in, make room on a disk, or mend a config.
+                for_a_person = not isinstance(error, UnreachableError) and away != self.away
+                level = logging.WARNING if for_a_person else logging.DEBUG
                 log.log(level, "%s: not yet: %s", self._transport.host, error)
                 self.away = away
                 self.tried.set()

@@ -315,7 +315,8 @@ class WatchedKernel:
         """A newer process uses our link; there is nothing more to be had here."""
         self.cause, self._replaced = why, True
         self._front.alive = False
-        self._front.give_up(why)
+        # The kernel lives, so nobody is told that it died.
+        self._front.give_up(why, {header["msg_id"] for header in self._front.running})
         self._fall_silent()
 
     def _set_facts(self, kernel: dict[str, Any]) -> None:
