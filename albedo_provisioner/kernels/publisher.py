@@ -29,8 +29,9 @@ QUEUE = 1000
 QUEUE_BYTES = 256 << 20
 """Bytes of large messages waiting for clients."""
 
-PATIENCE = 5.0
-"""Seconds that all wait for a client that does not read."""
+PATIENCE = 15.0
+"""Seconds that all wait for a client that does not read. One that reads makes room here for 500 messages at a time, as
+zmq counts, which takes a client on a busy machine seconds when they are large: at 5 s one that read lost output."""
 
 _LARGE = 64 * 1024
 _TICK = 0.01

@@ -173,4 +173,4 @@ async def test_a_client_here_that_does_not_read_costs_neither_memory_nor_the_oth
             await eventually(lambda: "stdout afterwards" in log.read_text())
             text = log.read_text()
             assert 0 < text.count("chunk") < count
-            assert "stderr [albedo] A client of this kernel that read nothing for 5 s may lack output" in text
+            assert "stderr [albedo] A client of this kernel that read nothing for 15 s may lack output" in text
