@@ -152,7 +152,8 @@ async def test_a_client_here_that_does_not_read_costs_neither_memory_nor_the_oth
     """L9, L8: it is stopped while a cell prints, and goes on."""
     size, count = 100_000, 3000
     log = tmp_path / "read"
-    async with started(sshd_host.location()) as kernel:
+    # A kernel prints faster than a busy machine reads: what waits on the host must not have to give way as well.
+    async with started(sshd_host.location(), {"hold": 128 << 20}) as kernel:
         with reader(kernel, log) as other:
             process = read(other.pid)
             assert process is not None
