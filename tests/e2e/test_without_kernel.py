@@ -128,7 +128,8 @@ class TestWhatItLeavesRunning:
         assert "ended with it: sleep." in note(session, detached, timeout=30)
         forked = "import os, time\nif not os.fork():\n    time.sleep(300)\nprint('x')"
         assert "ended with it: python" in note(session, forked, timeout=30)
-        flooding = "import subprocess\nsubprocess.Popen(['yes'], stderr=1)\nprint('x')"
+        # Written at once: `print` writes the end of a line by itself, and others may come between.
+        flooding = "import subprocess, sys\nsubprocess.Popen(['yes'], stderr=1)\nsys.stdout.write('x\\n')"
         result = session.execute(flooding, timeout=30)
         assert (result.status, "x\n" in result.full_stdout()) == ("ok", True)
         assert "ended with it: yes." in str(result.kernel.note)
