@@ -14,8 +14,8 @@ import os
 import platform
 import time
 import uuid
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 from ..bundle.messages import HEADER, json_part
 from ..bundle.protocol import (
@@ -36,6 +36,11 @@ from ..hosts.reachability import Callback, Reachability
 from ..hosts.refusals import refused
 from ..hosts.transport import Exit, Transport, join
 from ..hosts.visit import Visit
+from . import silence
+from .keeper_calls import KeeperCalls
+from .link_owner import LinkOwner
+from .retries import Retries
+from .silence import Silence
 
 log = logging.getLogger("albedo_provisioner.link")
 
@@ -43,19 +48,8 @@ _PROCESS = uuid.uuid4().hex
 _attempts = itertools.count(1)
 """Of all links of this process: a command whose connection broke may get to the keeper after one that came later."""
 
-PING_EVERY = 3.0
-"""Seconds between looks at whether the keeper is still heard from; after that much silence it is asked."""
-
-SILENCE = 9.0
-"""Seconds of silence after which a connection is given up as half-open. With a look every `PING_EVERY` seconds that is
-noticed within 12 s, and replaced within the 15 s that users are promised."""
-
 DOUBT = 3.0
 """Seconds for the keeper to be heard from when somebody wants to know at once whether the host answers."""
-
-LONGEST_SILENCE = 120.0
-"""Seconds of silence after which it is given up all the same while the connection below carries something: a packet
-that takes long on a slow link, or the output of another kernel."""
 
 GREETING_TIMEOUT = 30.0
 """Seconds from an open channel to the keeper's greeting, a slow login profile included, or one that is left out; longer
@@ -64,52 +58,8 @@ while the connection carries something, see `Visit.wait_for`."""
 HOLD = 256 << 20
 """Bytes of requests held while the host is out of reach; the relay takes no more from its clients beyond that."""
 
-_FIRST_RETRY = 0.05
-_LONGEST_PAUSE = ((20.0, 0.4), (60.0, 2.0), (float("inf"), 30.0))
-"""Until so many seconds after the break, the longest pause between two attempts, in seconds. At first it is short, so
-that a host that answers again is noticed within half a second."""
-
-_SIGN_IN_PAUSE, _LONGEST_SIGN_IN_PAUSE = 5.0, 120.0
-"""Seconds between two attempts at a host that does not let us in, at first and in the long run: only a person can
-change that, which is noticed by itself, and servers shut out who fails to sign in too often."""
-
-
 _KILLED = "the kernel's keeper was killed, and another one takes its place"
 """Why there is no connection for a moment, although the host can be reached."""
-
-
-class LinkOwner(Protocol):
-    """What a link tells its owner, on the I/O thread's loop."""
-
-    def received(self, channel: int, parts: list[memoryview]) -> None:
-        """Take a message of a Jupyter channel, or a NOTE."""
-
-    def greeted(self, hello: dict[str, Any]) -> None:
-        """Take what the keeper says at the beginning of each connection."""
-
-    def told(self, event: dict[str, Any]) -> None:
-        """Take what the keeper says unasked."""
-
-    def stepped(self, step: str, size: int = 0) -> None:
-        """Take the step that the link is in: connecting, staging, starting, attached, reattaching, ended; and how many
-        bytes of our files are copied in it.
-        """
-
-    def let_in(self) -> None:
-        """Note that the host has let us in; what was asked of it there may take its time."""
-
-    def forgotten(self, unsent: Collection[str]) -> None:
-        """Note that messages may be missing: the keeper did not know the link any more, and it begins anew.
-
-        Args:
-            unsent: ids of the requests on shell that had not gone out; they do now.
-        """
-
-    def gone(self, error: KernelGoneError) -> None:
-        """Note that the host answered and has no keeper for this kernel. The link has ended."""
-
-    def replaced(self, why: str) -> None:
-        """Note that a newer process uses this link: `why` says so. The kernel lives, and the link has ended for us."""
 
 
 class KernelLink:
@@ -157,14 +107,13 @@ class KernelLink:
         self._broken = asyncio.Event()
         self._paused = False  # whether the way there is full
         self._held_up = False  # whether we take nothing from there at the moment
-        self.heard_at = 0.0
-        """When something last came from the host, by `time.monotonic`."""
-        self._doubted = 0.0  # when it was last doubted that a connection of before is good for anything
+        self._silence = Silence()
         self._ack: asyncio.TimerHandle | None = None
-        self._calls: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._number = 0
+        self._calls = KeeperCalls(
+            transport.host, lambda data: self.send(KEEPER, [data]), lambda: self.away or "it does not answer"
+        )
         self._upkeep: asyncio.Task[None] | None = None
-        self._hurry = asyncio.Event()
+        self._retries = Retries(transport.host)
         self._unwatch: Callback | None = None
         self._ended = False
 
@@ -214,12 +163,12 @@ class KernelLink:
         self._held_up = yes
         if self._visit is not None:
             if not yes:
-                self.heard_at = time.monotonic()  # the silence was ours
+                self._silence.broken()  # it was ours
             self._visit.hold_up(yes)
 
     def retry_now(self) -> None:
         """Try to reattach at once instead of at the end of the present pause."""
-        self._hurry.set()
+        self._retries.now()
 
     def doubt(self) -> None:
         """See at once whether the connection is good for anything, because somebody waits for that; if it is not, have
@@ -238,6 +187,11 @@ class KernelLink:
                 self._break(visit, f"nothing was heard for {time.monotonic() - asked:.0f} s")
 
         asyncio.get_running_loop().call_later(DOUBT, look)
+
+    @property
+    def heard_at(self) -> float:
+        """When something last came from the host, by `time.monotonic`."""
+        return self._silence.since
 
     def carried_since(self, when: float) -> bool:
         """Whether the connection below has carried something since then, be it but a part of what is large."""
@@ -289,25 +243,7 @@ class KernelLink:
         """
         if self._ended:
             raise KernelGoneError(f"The kernel on {self._transport.host} has ended.")
-        self._number += 1
-        number = self._number
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._calls[number] = answer
-        self.send(KEEPER, [json.dumps({"id": number, "do": do, **arguments}).encode()])
-        try:
-            async with asyncio.timeout(timeout):
-                content = await answer
-        except TimeoutError:
-            why = self.away or "it does not answer"
-            raise LinkAwayError(
-                f"{self._transport.host} is out of reach ({why}); '{do}' is done as soon as it can be reached again."
-            ) from None
-        finally:
-            self._calls.pop(number, None)
-        if "error" in content:
-            kind = KernelGoneError if content.get("ended") else AlbedoError
-            raise kind(f"{self._transport.host}: {content['error']}.")
-        return content
+        return await self._calls.call(do, timeout, arguments)
 
     # -- one connection --------------------------------------------------------------------------------------
 
@@ -361,7 +297,7 @@ class KernelLink:
     def _on_data(self, visit: Visit, data: bytes) -> None:
         if visit is not self._visit:
             return  # an older connection's last words
-        self.heard_at = time.monotonic()
+        self._silence.broken()
         for event in self._link.receive(data):
             self._take_safely(visit, event)  # all of them, whatever one of them does: they count as received
         if visit is not self._visit:
@@ -426,18 +362,17 @@ class KernelLink:
     def _take_from_keeper(self, visit: Visit, parts: list[memoryview]) -> None:
         try:
             content = json.loads(bytes(parts[0]))
-            answer = self._calls.get(content.get("id", 0))
+            is_answer = self._calls.waits_for(content)
         except (ValueError, LookupError, AttributeError, TypeError, RecursionError) as error:
             log.warning("%s: the keeper said what is no answer: %s", self._transport.host, error)
             self._break(visit, f"the keeper said what is no answer: {error}")
             return
-        if answer is None:
+        if not is_answer:
             self._owner.told(content)
             return
         if "kernel" in content:  # at once: whoever waits for the answer goes on only after newer news were taken
             self._owner.told({"event": "kernel", "kernel": content["kernel"]})
-        if not answer.done():
-            answer.set_result({**content, "parts": parts[1:]})
+        self._calls.answer(content, parts[1:])
 
     def _on_closed(self, visit: Visit, how: Exit, error: HostError) -> None:
         if visit is not self._visit:
@@ -489,7 +424,7 @@ class KernelLink:
         before, self._link = self._link, Link(HOLD)
         kept = {int(json.loads(bytes(head[0]))["id"]) for head in before.unsent(KEEPER)}
         error = LinkAwayError(f"{self._transport.host} lost this request together with its keeper's memory.")
-        self._fail_calls(error, {number: call for number, call in self._calls.items() if number not in kept})
+        self._calls.fail(error, kept)
         self._owner.forgotten({str(json_part(head, HEADER).get("msg_id")) for head in before.unsent(SHELL)})
         self._link.take_over(before, (SHELL, CONTROL, STDIN, KEEPER))
 
@@ -508,11 +443,11 @@ class KernelLink:
         lag = time.time() - time.monotonic()
         while True:
             try:
-                async with asyncio.timeout(PING_EVERY):
+                async with asyncio.timeout(silence.PING_EVERY):
                     await self._broken.wait()
             except TimeoutError:
                 before, lag = lag, time.time() - time.monotonic()
-                self._look(doubtful=lag - before > PING_EVERY)
+                self._look(doubtful=lag - before > silence.PING_EVERY)
                 continue
             if self._ended:
                 return
@@ -532,25 +467,21 @@ class KernelLink:
         if self._held_up:
             return
         if doubtful:
-            self._doubted = time.monotonic()
-            self.heard_at = min(self.heard_at, self._doubted - SILENCE + PING_EVERY)
-        now = time.monotonic()
-        silent = now - self.heard_at
-        carries = self.carried_since(max(self._doubted, now - SILENCE))
-        if self._visit is not None and silent >= (LONGEST_SILENCE if carries else SILENCE):
+            self._silence.doubt()
+        carries = self.carried_since(self._silence.carried_after)
+        if self._visit is not None and self._silence.is_death(carries):
             if not carries:
                 self._visit.suspect()
-            self._break(self._visit, f"nothing was heard for {silent:.0f} s")
-        elif silent >= PING_EVERY:
+            self._break(self._visit, f"nothing was heard for {self._silence.seconds:.0f} s")
+        elif self._silence.asks:
             self._link.ping(1)
             self._flush()
 
     async def _reattach(self) -> bool:
         """Try until there is a connection again; False when there is no kernel to connect to."""
-        began = time.monotonic()
-        pause = _FIRST_RETRY
+        self._retries.begin()
         while True:
-            self._hurry.clear()
+            self._retries.attempt()
             try:
                 await self._connect({"do": "attach"})
                 return True
@@ -567,23 +498,7 @@ class KernelLink:
                 log.log(level, "%s: not yet: %s", self._transport.host, error)
                 self.away = away
                 self.tried.set()
-            if self.shut_out:
-                pause = max(pause, _SIGN_IN_PAUSE)
-            await self._rest(pause)
-            passed = time.monotonic() - began
-            longest = next(longest for until, longest in _LONGEST_PAUSE if passed < until)
-            pause = min(pause * 2, _LONGEST_SIGN_IN_PAUSE if self.shut_out else longest)
-
-    async def _rest(self, pause: float) -> None:
-        """Wait before the next attempt: so many seconds, or until there is reason to think that it may succeed."""
-        unsubscribe = Reachability.get().subscribe(self._transport.host, self.retry_now)
-        try:
-            async with asyncio.timeout(pause):
-                await self._hurry.wait()
-        except TimeoutError:
-            pass  # nobody was in a hurry
-        finally:
-            unsubscribe()
+            await self._retries.rest(self.shut_out is not None)
 
     def _end(self, why: str) -> None:
         self._ended = True
@@ -595,9 +510,4 @@ class KernelLink:
         if self._ack is not None:
             self._ack.cancel()
         self._owner.stepped("ended")
-        self._fail_calls(KernelGoneError(why), self._calls)
-
-    def _fail_calls(self, error: AlbedoError, calls: Mapping[int, asyncio.Future[dict[str, Any]]]) -> None:
-        for answer in calls.values():
-            if not answer.done():
-                answer.set_exception(error)
+        self._calls.fail(KernelGoneError(why))

@@ -5,31 +5,28 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import signal
 import uuid
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ..bundle.messages import HEADER, json_part
 from ..bundle.wire import CONTROL, Buffer
 from ..errors import (
     AlbedoError,
-    ConfigError,
     HostError,
     KernelExistsError,
     KernelGoneError,
-    LinkAwayError,
     PackagesMissingError,
     UnreachableError,
 )
 from ..hosts.recent import RecentHosts
 from ..hosts.refusals import start_failed
-from .endings import end_abandoned, end_on_host, in_background, is_ending, prove_endings, seeing_to_end
+from .ended import LAST_NOTE, EndedKernel
+from .endings import end_abandoned, in_background, is_ending, prove_endings
 from .front import FrontMaker
 from .link import KernelLink
 from .records import ENDING, KernelRecord, KernelRecords
 from .request import KernelRequest
-from .watched import WatchedKernel
 
 if TYPE_CHECKING:
     from ..hosts.progress import Progress
@@ -48,41 +45,22 @@ together, as after a walk between two networks."""
 
 _ATTACH_PAUSE = 0.4
 
-_END_GIVEN_UP = 10.0
-"""Seconds after the end of a kernel, if that was asked for, in which whoever asked has its keeper ended too, or a new
-kernel started. Then they have given up waiting."""
-
-_LAST_NOTE = 2.0
-"""Seconds for what a kernel that has ended still had to say to come here, so that its cells hear of the end, too."""
-
 _NEXT_KERNEL = 10.0
 """Seconds from the word that a kernel is gone, keeper and all, in which Jupyter's restarter, which looks every three
 seconds, has one made in its place. Cells that are sent meanwhile are for that one."""
 
 
-_OVERTAKEN = 0.1
-"""Seconds that an interrupt waits when no cell is known to run: one that was sent just before passes through zmq, and
-the interrupt does not."""
-
-
-class RemoteKernel(WatchedKernel):
+class RemoteKernel(EndedKernel):
     """A kernel, our link to it, and what stands in front of it here. Used on the I/O thread's loop.
 
     Make one with `start` or `attach`.
-
-    Attributes:
-        guest: whether the kernel is another's: then it is never ended or started anew from here, and its record stays
-            as it is.
     """
 
     def __init__(
         self, request: KernelRequest, kernel_id: str, make_front: FrontMaker, node: str = "", guest: bool = False
     ) -> None:
-        super().__init__(request, kernel_id, node)
-        self.guest = guest
+        super().__init__(request, kernel_id, node, guest)
         self._started_here = False
-        self._finishing: asyncio.Task[dict[str, Any]] | None = None
-        self._watching_end = False
         self._for_the_next: list[tuple[int, Sequence[Buffer]]] = []  # what was sent since the kernel is gone
         self._front = make_front(  # it outlives a link
             request.key,
@@ -312,46 +290,7 @@ class RemoteKernel(WatchedKernel):
         if host is not None:
             asyncio.get_running_loop().run_in_executor(None, RecentHosts().note, host)
 
-    # -- acting on it ----------------------------------------------------------------------------------------
-
-    async def signal(self, signum: int, timeout: float | None = None, cell: str | None = None) -> bool:
-        """Send a signal to the kernel's process group on its host.
-
-        An interrupt is meant for the cell that runs now. While the host is out of reach it is not waited for: it goes
-        out when the host is back, if that cell still runs then, and the cell is told.
-
-        Args:
-            signum: the signal.
-            timeout: seconds to wait for the host's confirmation.
-            cell: the id of one cell of ours that it is meant for, and for no other: where another client's runs first,
-                it waits for its own to begin. None for the cell of ours that runs now, or whatever runs if none does.
-
-        Returns:
-            whether it waits behind another client's cell.
-
-        Raises:
-            LinkAwayError: not confirmed in time because the host is out of reach; it stays meant for that cell.
-            AlbedoError: it could not be sent.
-        """
-        return await self._act_on_cell(signum, timeout, cell)
-
-    async def refuse_end(self, session: str, why: str) -> None:
-        """Refuse a client the end of the kernel that it has asked for, and have the user told why.
-
-        Args:
-            session: the id of the client's session, as in the headers of its messages.
-            why: a line for the cell that runs, else for the next one.
-        """
-        self._front.refuse_end(session)
-        await self.tell_user(why)
-
-    async def interrupt_by(self, message: Sequence[Buffer], timeout: float | None = None) -> None:
-        """Pass on a request to interrupt, on the control channel, as `signal` passes on an interrupt.
-
-        Raises:
-            AlbedoError: as `signal`.
-        """
-        await self._act_on_cell(signal.SIGINT, timeout, message=[bytes(part).decode("latin-1") for part in message])
+    # -- what its clients say --------------------------------------------------------------------------------
 
     def _send(self, channel: int, parts: Sequence[Buffer]) -> None:
         """Pass on what a client says. When it is to interrupt, that is for the cell that runs now, and for no other."""
@@ -372,66 +311,7 @@ class RemoteKernel(WatchedKernel):
             self._for_the_next.clear()
             self._front.give_up(self.cause or "The kernel ended.")
 
-    async def _act_on_cell(self, signum: int, timeout: float | None, only: str | None = None, **more: Any) -> bool:
-        running = self._front.running if signum == signal.SIGINT else []
-        if signum == signal.SIGINT and not running and only is None:
-            await asyncio.sleep(_OVERTAKEN)
-            running = self._front.running
-        if only is not None:
-            running = [header for header in running if header["msg_id"] == only]
-            more["only"] = True
-        cell = only or (running[0]["msg_id"] if running else None)
-        call = self._link.call("signal", timeout, signum=int(signum), cell=cell, **more)
-        if self._link.attached or signum != signal.SIGINT:
-            self._link.doubt()  # if the connection is dead, another one is made soon
-            try:
-                return bool((await call).get("behind"))
-            except LinkAwayError:
-                self._tell_of_later(running)
-                raise
-        in_background(call)
-        self._tell_of_later(running)
-        return False
-
-    def _tell_of_later(self, running: Sequence[dict[str, Any]]) -> None:
-        """Tell the cell that runs that its interrupt has to wait for its host."""
-        why = self.away or "it does not answer"
-        for header in [header for header in running if header in self._front.running][:1]:
-            self._front.tell(
-                header, f"[albedo] {self.host} is out of reach ({why}): the interrupt is delivered when it is back.\n"
-            )
-
-    def withdraw(self, message_id: str) -> bool:
-        """Take back a request on shell that has not gone out, as the host is out of reach.
-
-        Whoever waits for its reply is told that there will be none. False when the host may have got it.
-        """
-        if self._link.attached or not self._link.withdraw(message_id):
-            return False
-        why = f"This was not run: {self.host} is out of reach ({self.away or 'it does not answer'})."
-        self._front.give_up(why, {message_id})
-        return True
-
-    async def never_begun(self, message_id: str, timeout: float) -> bool:
-        """Say whether it is known of a request on shell that no kernel has begun to do it; none will any more.
-
-        Raises:
-            LinkAwayError: the keeper could not be asked in time.
-            KernelGoneError: there is none to ask.
-        """
-        answer = await self._link.call("give_up", timeout, ids=[message_id])
-        return message_id in answer.get("never_begun", [])
-
-    async def stop(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
-        """End the kernel's whole process tree and return the report (see `bundle/ladder.py`); its keeper stays.
-
-        Raises:
-            AlbedoError: the host could not be asked (in time), or the kernel is another's.
-        """
-        self._must_be_ours("ended")
-        self.expect_end()
-        answer = await self._link.call("stop", timeout, term_grace=term_grace)
-        return dict(answer["report"])
+    # -- beginning anew --------------------------------------------------------------------------------------
 
     async def relaunch(self, request: KernelRequest) -> None:
         """Start the kernel anew, once nothing of the old one is left; clients keep their connections.
@@ -453,22 +333,12 @@ class RemoteKernel(WatchedKernel):
                 await self._start_over()
             else:
                 # What the old one's cells are told of its end comes behind all that it said.
-                await self.wait_for_silence(_LAST_NOTE)
+                await self.wait_for_silence(LAST_NOTE)
             self._expected = self._silent = False
             await self._until_running()
         finally:
             self._relaunching = False
         self._front.alive = True  # not earlier: a request to end that was meant for the old one may still come
-
-    async def _ask_any_keeper(self, do: str, **arguments: Any) -> dict[str, Any]:
-        """Ask for what may be done twice without harm: a keeper that was killed took the request with it, so the one in
-        its place is asked again. Else a kernel whose end nobody waits for any more would stay for ever.
-        """
-        while True:
-            try:
-                return await self._link.call(do, **arguments)
-            except LinkAwayError as error:
-                log.info("%s Asking again.", error)
 
     async def _start_over(self) -> None:
         """Have a new keeper made: the host is there without the old one, as after a restart of the host."""
@@ -489,97 +359,3 @@ class RemoteKernel(WatchedKernel):
             self._set_state("exited")
             self._front.give_up(f"The kernel could not be started anew: {error}")
             raise
-
-    async def finish(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
-        """End the kernel and its keeper, see that nothing is left on the host, and let go of it.
-
-        Returns:
-            the ladder's report.
-
-        Raises:
-            LinkAwayError: the host is out of reach. The request stays: it is done as soon as the host can be reached
-                again, as long as this process lives.
-            AlbedoError: the host refused.
-        """
-        self.expect_end()
-        if self._front.running and not self.guest:
-            if self.state == "exited" and self.away is None:
-                await self.wait_for_silence(_LAST_NOTE)
-            self._front.end(
-                self.cause or f"The kernel on {self.host} was ended by a client: {self._link.client}.", True
-            )
-        self._front.close()
-        if self.guest:
-            await self.leave()
-        if self.guest or self._replaced:  # it is another's to end
-            return {"survivors": [], "foreign": []}
-        if self._finishing is None:
-            self._finishing = asyncio.get_running_loop().create_task(self._finish(term_grace))
-            self._finishing.add_done_callback(self._note_end)  # nobody may be waiting for it by then
-            self._note(lambda: KernelRecords().set_state(self.kernel_id, ENDING))
-        done, _ = await asyncio.wait([self._finishing], timeout=timeout)
-        if not done:
-            raise LinkAwayError(
-                f"{self.host} is out of reach ({self.away or 'it does not answer'}); the kernel is ended as soon as it "
-                "can be reached again."
-            )
-        return self._finishing.result()
-
-    def _note_end(self, finishing: asyncio.Task[dict[str, Any]]) -> None:
-        if not finishing.cancelled() and finishing.exception() is not None:
-            log.info("%s: the kernel's end is not proven: %s", self.host, finishing.exception())
-
-    async def _finish(self, term_grace: float) -> dict[str, Any]:
-        report = await self._end_keeper(term_grace)
-        await self.leave()
-        return report
-
-    async def _end_keeper(self, term_grace: float) -> dict[str, Any]:
-        with seeing_to_end(self.kernel_id):
-            try:
-                report = (await self._ask_any_keeper("finish", term_grace=term_grace))["report"]
-            except KernelGoneError:
-                # No keeper: what it left, if anything, is ended without one.
-                report = await end_on_host(self.request, self.kernel_id)
-        self._note(lambda: KernelRecords().remove(self.kernel_id))
-        return dict(report)
-
-    def expect_end(self) -> None:
-        """Note that the kernel's end is wanted, by somebody who has its keeper ended as well, or a new one started."""
-        super().expect_end()
-        if self._expected and not self._watching_end and not self.guest:
-            self._watching_end = True
-            in_background(self._end_given_up())
-
-    async def _end_given_up(self) -> None:
-        """Have the keeper end, too, where those who wanted the kernel's end gave up waiting for it half-way.
-
-        What stands in front stays: they may want a new kernel in its place yet.
-        """
-        await self.wait()
-        await asyncio.sleep(_END_GIVEN_UP)
-        self._watching_end = False
-        unseen = self._finishing is None and not self._relaunching and not self._link.ended
-        if unseen and self._expected and self.state == "exited":
-            log.info("%s: the kernel has ended, and nobody asks for more; its keeper ends, too.", self.host)
-            await self._end_keeper(0.0)
-
-    def _note(self, note: Callable[[], None]) -> None:
-        """Note something of its end on record, if that can be: a full disk keeps no kernel alive."""
-        try:
-            note()
-        except ConfigError as error:
-            log.warning("Kernel %s: %s", self.kernel_id, error)
-
-    def _must_be_ours(self, done: str) -> None:
-        if self.guest:
-            raise AlbedoError(
-                f"The kernel {self.kernel_id[:8]} on {self.host} belongs to whoever started it, and is not {done} from "
-                "here."
-            )
-
-    async def leave(self) -> None:
-        """Let go of the kernel without touching it."""
-        self._calls.close()
-        await self._link.close()
-        self._front.close()

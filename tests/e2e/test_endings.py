@@ -17,7 +17,7 @@ from jupyter_client.manager import AsyncKernelManager
 from kernels import Cell, Kernel, add_kernelspec, eventually, make_with_restarter, started
 from procs import alive
 
-from albedo_provisioner.kernels import remote
+from albedo_provisioner.kernels import ended
 from albedo_provisioner.kernels.records import KernelRecords
 from albedo_provisioner.provisioner import AlbedoProvisioner
 
@@ -452,7 +452,7 @@ async def test_nobody_is_left_when_an_end_is_given_up(
     embedded_host: Embedded, monkeypatch: pytest.MonkeyPatch, now: bool
 ) -> None:
     """K6, K8: the kernel ends, and whoever wanted that does not wait until its keeper has ended as well."""
-    monkeypatch.setattr(remote, "_END_GIVEN_UP", 0.3)
+    monkeypatch.setattr(ended, "_END_GIVEN_UP", 0.3)
     manager = AsyncKernelManager(kernel_name=add_kernelspec(embedded_host.location()))
     await manager.start_kernel()
     half_way = asyncio.Event()

@@ -28,7 +28,7 @@ from terminal import Terminal, albedo
 from albedo_provisioner.errors import SignInError
 from albedo_provisioner.hosts import io_thread
 from albedo_provisioner.hosts.hosts import AsyncHosts, Hosts
-from albedo_provisioner.kernels import link
+from albedo_provisioner.kernels import retries
 from albedo_provisioner.kernels.survey import survey_on_io_thread
 
 PASSWORD = "open sesame 7"
@@ -116,7 +116,7 @@ async def test_a_link_that_waits_for_a_sign_in_goes_on_as_soon_as_there_was_one(
     sshd_host: Real, monkeypatch: pytest.MonkeyPatch, no_key_later: None
 ) -> None:
     """The kernel's first connection was by key, in process; it goes on over the master."""
-    monkeypatch.setattr(link, "_FIRST_RETRY", 60.0)
+    monkeypatch.setattr(retries, "_FIRST_RETRY", 60.0)
     async with started(sshd_host.location()) as kernel:
         await kernel.run("x = 41")
         cell = kernel.begin("import time\nfor i in range(20): print(i, flush=True); time.sleep(0.2)")
@@ -185,7 +185,7 @@ async def test_a_link_that_waits_for_a_host_key_goes_on_as_soon_as_it_was_accept
     door: Door, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No connection is left behind then: the line in the known hosts is what is noticed."""
-    monkeypatch.setattr(link, "_FIRST_RETRY", 60.0)
+    monkeypatch.setattr(retries, "_FIRST_RETRY", 60.0)
     shutil.copy(door.host.server.known_hosts, door.known)
     door.write(UserKnownHostsFile=str(door.known))
     async with started(f"gpu:{door.host.make_folder('proj')}") as kernel:

@@ -17,7 +17,7 @@ from kernels import eventually, started
 from albedo_provisioner.hosts import io_thread
 from albedo_provisioner.hosts.check import check_location
 from albedo_provisioner.hosts.reachability import SPACING, Reachability
-from albedo_provisioner.kernels import link
+from albedo_provisioner.kernels import retries, silence
 from albedo_provisioner.location import Location
 
 ADDRESS = f"127.{os.getpid() >> 16 & 255}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"  # no other test's
@@ -51,8 +51,8 @@ def network() -> Iterator[None]:
 @pytest.fixture
 def long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have links rest as long after the first failure as they do when a host has been away for minutes."""
-    monkeypatch.setattr(link, "_FIRST_RETRY", 30.0)
-    monkeypatch.setattr(link, "_LONGEST_PAUSE", ((float("inf"), 30.0),))
+    monkeypatch.setattr(retries, "_FIRST_RETRY", 30.0)
+    monkeypatch.setattr(retries, "_LONGEST_PAUSE", ((float("inf"), 30.0),))
 
 
 @pytest.mark.usefixtures("long_pauses")
@@ -86,7 +86,7 @@ async def test_a_connection_that_a_change_of_the_network_left_dead_is_replaced_s
         began = time.monotonic()
         change_network(RTM_NEWADDR)
         await eventually(lambda: kernel.status["connections"] == 2)
-        assert time.monotonic() - began < link.SILENCE - 1
+        assert time.monotonic() - began < silence.SILENCE - 1
         assert await kernel.value("x") == "41"
         embedded_host.thaw()
 
@@ -96,7 +96,7 @@ async def test_a_connection_that_a_change_of_the_network_left_alone_stays(
 ) -> None:
     async with started(embedded_host.location()) as kernel:
         change_network(RTM_NEWADDR)
-        await asyncio.sleep(link.PING_EVERY + 1)  # the time in which it would be given up
+        await asyncio.sleep(silence.PING_EVERY + 1)  # the time in which it would be given up
         assert kernel.status["connections"] == 1
 
 

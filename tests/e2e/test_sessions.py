@@ -28,7 +28,7 @@ from albedo_provisioner.errors import (
     SignInError,
     UnreachableError,
 )
-from albedo_provisioner.kernels import link
+from albedo_provisioner.kernels import retries
 from albedo_provisioner.kernels.records import KernelRecords, this_process
 from albedo_provisioner.sessions import current_cell, patience
 from albedo_provisioner.sessions.outputs import Limits
@@ -495,7 +495,7 @@ class TestHosts:
         self, embedded_host: Embedded, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """S10."""
-        monkeypatch.setattr(link, "_SIGN_IN_PAUSE", 0.5)
+        monkeypatch.setattr(retries, "_SIGN_IN_PAUSE", 0.5)
         embedded_host.server.behave(refuse_auth=True)
         session = sessions.open(embedded_host.location())
         with pytest.raises(SignInError):

@@ -20,7 +20,7 @@ from procs import alive
 
 from albedo_provisioner.hosts import ssh_connect, ssh_life
 from albedo_provisioner.hosts.staging import bundle
-from albedo_provisioner.kernels import link
+from albedo_provisioner.kernels import link, silence
 
 if TYPE_CHECKING:
     from conftest import Workspace
@@ -33,8 +33,8 @@ RATE = 12_000
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have everything that notices dead connections do so six times as fast, and greetings be waited for 5 s only."""
     for module, name in (
-        (link, "PING_EVERY"),
-        (link, "SILENCE"),
+        (silence, "PING_EVERY"),
+        (silence, "SILENCE"),
         (ssh_life, "LOOK_EVERY"),
         (ssh_life, "ENOUGH"),
     ):

@@ -1,0 +1,110 @@
+"""A kernel and our link to it: what is done to its cells, wherever its host is."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from typing import Any
+
+from ..bundle.wire import Buffer
+from ..errors import LinkAwayError
+from .endings import in_background
+from .watched import WatchedKernel
+
+_OVERTAKEN = 0.1
+"""Seconds that an interrupt waits when no cell is known to run: one that was sent just before passes through zmq, and
+the interrupt does not."""
+
+
+class SignalledKernel(WatchedKernel):
+    """A kernel whose cells are interrupted, taken back and told things. Used on the I/O thread alone."""
+
+    async def signal(self, signum: int, timeout: float | None = None, cell: str | None = None) -> bool:
+        """Send a signal to the kernel's process group on its host.
+
+        An interrupt is meant for the cell that runs now. While the host is out of reach it is not waited for: it goes
+        out when the host is back, if that cell still runs then, and the cell is told.
+
+        Args:
+            signum: the signal.
+            timeout: seconds to wait for the host's confirmation.
+            cell: the id of one cell of ours that it is meant for, and for no other: where another client's runs first,
+                it waits for its own to begin. None for the cell of ours that runs now, or whatever runs if none does.
+
+        Returns:
+            whether it waits behind another client's cell.
+
+        Raises:
+            LinkAwayError: not confirmed in time because the host is out of reach; it stays meant for that cell.
+            AlbedoError: it could not be sent.
+        """
+        return await self._act_on_cell(signum, timeout, cell)
+
+    async def interrupt_by(self, message: Sequence[Buffer], timeout: float | None = None) -> None:
+        """Pass on a request to interrupt, on the control channel, as `signal` passes on an interrupt.
+
+        Raises:
+            AlbedoError: as `signal`.
+        """
+        await self._act_on_cell(signal.SIGINT, timeout, message=[bytes(part).decode("latin-1") for part in message])
+
+    async def refuse_end(self, session: str, why: str) -> None:
+        """Refuse a client the end of the kernel that it has asked for, and have the user told why.
+
+        Args:
+            session: the id of the client's session, as in the headers of its messages.
+            why: a line for the cell that runs, else for the next one.
+        """
+        self._front.refuse_end(session)
+        await self.tell_user(why)
+
+    async def _act_on_cell(self, signum: int, timeout: float | None, only: str | None = None, **more: Any) -> bool:
+        running = self._front.running if signum == signal.SIGINT else []
+        if signum == signal.SIGINT and not running and only is None:
+            await asyncio.sleep(_OVERTAKEN)
+            running = self._front.running
+        if only is not None:
+            running = [header for header in running if header["msg_id"] == only]
+            more["only"] = True
+        cell = only or (running[0]["msg_id"] if running else None)
+        call = self._link.call("signal", timeout, signum=int(signum), cell=cell, **more)
+        if self._link.attached or signum != signal.SIGINT:
+            self._link.doubt()  # if the connection is dead, another one is made soon
+            try:
+                return bool((await call).get("behind"))
+            except LinkAwayError:
+                self._tell_of_later(running)
+                raise
+        in_background(call)
+        self._tell_of_later(running)
+        return False
+
+    def _tell_of_later(self, running: Sequence[dict[str, Any]]) -> None:
+        """Tell the cell that runs that its interrupt has to wait for its host."""
+        why = self.away or "it does not answer"
+        for header in [header for header in running if header in self._front.running][:1]:
+            self._front.tell(
+                header, f"[albedo] {self.host} is out of reach ({why}): the interrupt is delivered when it is back.\n"
+            )
+
+    def withdraw(self, message_id: str) -> bool:
+        """Take back a request on shell that has not gone out, as the host is out of reach.
+
+        Whoever waits for its reply is told that there will be none. False when the host may have got it.
+        """
+        if self._link.attached or not self._link.withdraw(message_id):
+            return False
+        why = f"This was not run: {self.host} is out of reach ({self.away or 'it does not answer'})."
+        self._front.give_up(why, {message_id})
+        return True
+
+    async def never_begun(self, message_id: str, timeout: float) -> bool:
+        """Say whether it is known of a request on shell that no kernel has begun to do it; none will any more.
+
+        Raises:
+            LinkAwayError: the keeper could not be asked in time.
+            KernelGoneError: there is none to ask.
+        """
+        answer = await self._link.call("give_up", timeout, ids=[message_id])
+        return message_id in answer.get("never_begun", [])
