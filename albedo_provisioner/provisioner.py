@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from jupyter_client.connect import KernelConnectionInfo
 
 from .errors import AlbedoError, KernelGoneError, LinkAwayError
+from .host_answers import HostAnswers
 from .hosts import io_thread
 from .kernel_settings import KernelSettings, given_by_caller
 from .kernels.endpoints import Endpoints
 from .kernels.front import FrontMaker
-from .kernels.joining import known_kernel, request_of
-from .kernels.records import KernelRecords
 from .kernels.relay import relay_at
 from .kernels.remote import SHUTDOWN_PATIENCE, RemoteKernel
 from .kernels.request import KernelRequest
 from .location import Location
 from .notebook_name import NotebookName
 from .pending_starts import forget_if_it_fails
+from .running_kernels import kernel_of_before, open_running
 from .server_exit import server_info_file, server_is_stopping
 from .workspace.serving import serve_memory
 
@@ -35,16 +35,6 @@ if TYPE_CHECKING:
 
 SIGNAL_TIMEOUT = 10.0
 """Seconds that a signal's confirmation is waited for. It is delivered, exactly once, even when it takes longer."""
-
-RESTART_PATIENCE = 2.0
-"""Seconds that a restart waits for a host that has only just been lost, before it is refused."""
-
-ANSWER_PATIENCE = 4.5
-"""Seconds that a restart or an end waits for a sign of a host that is not known to be lost. A connection that does not
-answer is replaced meanwhile."""
-
-_LATELY = 10.0
-"""Seconds for which it need not be asked again whether the host answers."""
 
 FINISH_TIMEOUT = 10.0
 """Seconds that an ended kernel's host is given to prove that nothing is left."""
@@ -62,7 +52,7 @@ class AlbedoProvisioner(KernelSettings):
         self._request: KernelRequest | None = None
         self._waited = False
         self._end_wanted = False
-        self._asked_at = self._answered_at = 0.0  # when a host was last asked whether it answers, and when it did
+        self._answers = HostAnswers()
         self._info_file: str | None = None
         self._name: NotebookName | None = None
         self._lost: str | None = None  # what became of the notebook's earlier kernel, for its next cell
@@ -122,8 +112,10 @@ class AlbedoProvisioner(KernelSettings):
     async def _have_one(self, request: KernelRequest) -> RemoteKernel:
         """Have a kernel where there was none: the one that is to be opened, the notebook's of before, or a new one."""
         if self.join:
-            return await self._open_running(self.join, request.location)
-        kernel = await self._find_again(request) if self.reattach and request.notebook else None
+            return await open_running(self.join, request.location, self.python, self._front(), self._told)
+        kernel = None
+        if self.reattach and request.notebook:
+            kernel = await kernel_of_before(request, self._front, self._told, self._told_of_loss)
         if kernel is None:
             kernel = await self._start(request)
             if self._lost is not None:
@@ -154,6 +146,9 @@ class AlbedoProvisioner(KernelSettings):
         self._step = step
         self.log.info("Kernel %s on %s: %s", self.kernel_id, self.location, step)
 
+    def _told_of_loss(self, line: str) -> None:
+        self._lost = line
+
     def _told_progress(self, progress: Progress | None) -> None:
         before, self._progress = self._progress, progress
         if progress is None:
@@ -168,23 +163,6 @@ class AlbedoProvisioner(KernelSettings):
         serve_memory(kernel)
         return kernel
 
-    async def _open_running(self, kernel_id: str, location: Location) -> RemoteKernel:
-        """Become one more client of a kernel that runs already.
-
-        Raises:
-            KernelGoneError: it has ended.
-            AlbedoError: its host cannot be reached.
-        """
-        found = known_kernel(kernel_id, location, self.python)
-        request = await request_of(found)
-        kernel = await RemoteKernel.attach(request, self._front(), kernel_id, self._told, guest=True)
-        serve_memory(kernel)
-        kernel.say_at_next_cell(
-            f"[albedo] This notebook has opened the kernel {kernel_id[:8]} that runs on {kernel.host} already: its "
-            "variables are there, and it stays when the notebook is closed."
-        )
-        return kernel
-
     async def _go_on_with(self, kernel: RemoteKernel) -> None:
         """Leave a kernel that runs already as it is, although a restart is wanted.
 
@@ -194,34 +172,6 @@ class AlbedoProvisioner(KernelSettings):
         if kernel.poll() is not None:
             raise KernelGoneError(f"The kernel that this notebook has opened was another's: {kernel.cause}")
         await kernel.tell_user(f"[albedo] {_not_ours(kernel)}")
-
-    async def _find_again(self, request: KernelRequest) -> RemoteKernel | None:
-        """Take up the notebook's kernel of an earlier server that was killed, if there is one that lives."""
-        records = KernelRecords()
-        while (record := records.claim(request.location, request.notebook, request.kernel)) is not None:
-            earlier = KernelRequest.from_dict(record.request)
-            try:
-                kernel = await RemoteKernel.attach(earlier, self._front(), record.kernel_id, self._told)
-            except KernelGoneError as error:
-                # It ended meanwhile, and is off the records now. Nobody should take the new one for it.
-                self._lost = (
-                    f"[albedo] This is a new kernel: the one that ran for this notebook since {_when(record.started)} "
-                    f"has ended ({error})"
-                )
-                continue
-            except BaseException:
-                records.give_back(record)  # so that the next attempt finds it again
-                raise
-            serve_memory(kernel)
-            self.log.info("Notebook %s goes on with its kernel %s", request.notebook, record.kernel_id)
-            kernel.say_at_next_cell(
-                f"[albedo] This notebook goes on with the kernel that ran for it on {kernel.host} since "
-                f"{_when(record.started)}: its variables are there. "
-                "Restart the kernel for an empty one."
-            )
-            kernel.inherit()
-            return kernel
-        return None
 
     def _front(self) -> FrontMaker:
         policy = str(getattr(self.parent, "transport_encryption", "disabled"))
@@ -276,7 +226,7 @@ class AlbedoProvisioner(KernelSettings):
         if self.on_server_exit == "keep" and server_is_stopping(self._info_file):
             # The first thing that a stopping server does to a kernel is to interrupt it.
             await self._keep()
-        elif shutting_down and not await self._answers():
+        elif shutting_down and not await self._answers.ask(self._kernel):
             # Managers interrupt before they end or restart a kernel. Coming later, by itself, to a kernel whose restart
             # was refused, that would break off a cell that nobody wanted to break off.
             return
@@ -309,7 +259,7 @@ class AlbedoProvisioner(KernelSettings):
         if kernel is None or kernel.guest:
             return
         timeout = term_grace + SIGNAL_TIMEOUT
-        if self._out_of_reach(kernel):
+        if self._answers.out_of_reach(kernel):
             # It is done when the host is back; nothing is gained by waiting. The kernel is not let go of here, because
             # jupyter_client's `restart_kernel(now=True)` comes this way too, without saying that it is a restart.
             timeout, self._waited = 0.0, True
@@ -337,7 +287,7 @@ class AlbedoProvisioner(KernelSettings):
             return
         if restart:
             asked = time.monotonic()
-            if self._asked_in_vain(kernel) or not await self._answers():
+            if self._answers.asked_in_vain(kernel) or not await self._answers.ask(kernel):
                 refusal = (
                     f"{kernel.host} is out of reach ({kernel.away or 'it does not answer'}), so the kernel cannot be "
                     "restarted now. It stays; try again when the host is back."
@@ -347,31 +297,10 @@ class AlbedoProvisioner(KernelSettings):
                 # The relay held back the manager's own request to end meanwhile, so this does it.
                 await self._stop(2.0)
                 return
-        elif not self._asked_in_vain(kernel) and time.monotonic() - self._answered_at >= _LATELY:
-            await self._answers()  # if it does not, what follows waits for nothing
+        else:
+            await self._answers.know(kernel)  # if it does not, what follows waits for nothing
         io_thread.IOThread.get().call_soon(kernel.expect_end)
         self._end_wanted = True
-
-    async def _answers(self) -> bool:
-        """Say whether the host answers, within some seconds."""
-        kernel = self._kernel
-        if kernel is None:
-            return False
-        self._asked_at = time.monotonic()
-        patience = RESTART_PATIENCE if kernel.away is not None else ANSWER_PATIENCE
-        answers = await io_thread.run(kernel.answers_within(patience))
-        if answers:
-            self._answered_at = time.monotonic()
-        return answers
-
-    def _out_of_reach(self, kernel: RemoteKernel) -> bool:
-        """Whether the host is out of reach, or has just not answered, so that waiting for it is of no use."""
-        return kernel.away is not None or self._asked_in_vain(kernel)
-
-    def _asked_in_vain(self, kernel: RemoteKernel) -> bool:
-        """Whether nothing has come from the host since it was asked whether it answers, which was not long ago."""
-        lately = time.monotonic() - self._asked_at < _LATELY
-        return lately and max(self._answered_at, kernel.heard_at) < self._asked_at
 
     async def _refuse_restart(self, kernel: RemoteKernel, error: AlbedoError) -> NoReturn:
         # The manager has sent its request already. It would reach the kernel if the host came back in this very moment.
@@ -400,7 +329,7 @@ class AlbedoProvisioner(KernelSettings):
             return
         self._let_go()
         try:
-            timeout = 0.0 if self._out_of_reach(kernel) else FINISH_TIMEOUT
+            timeout = 0.0 if self._answers.out_of_reach(kernel) else FINISH_TIMEOUT
             report = await io_thread.run(kernel.finish(term_grace=1.0, timeout=timeout))
         except LinkAwayError as error:
             self.log.warning("Kernel %s: %s", self.kernel_id, error)
@@ -452,7 +381,7 @@ class AlbedoProvisioner(KernelSettings):
 
     def get_shutdown_wait_time(self, recommended: float = 5.0) -> float:
         """Allow for the way to the host on top of what a local kernel gets; out of reach, waiting is of no use."""
-        return 0.0 if self._kernel is not None and self._out_of_reach(self._kernel) else recommended + 2.0
+        return 0.0 if self._kernel is not None and self._answers.out_of_reach(self._kernel) else recommended + 2.0
 
     async def get_provisioner_info(self) -> dict[str, Any]:
         """Return what another process needs to take the kernel up again (`load_provisioner_info`). It holds the key."""
@@ -496,7 +425,3 @@ def _not_ours(kernel: RemoteKernel) -> str:
         f"The kernel {kernel.kernel_id[:8]} on {kernel.host} is another's, which this notebook has only opened: it is "
         "not restarted from here."
     )
-
-
-def _when(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -25,7 +25,7 @@ breaks are over by then, and nothing has to go for them."""
 _PIPE_SIZE = 1 << 20
 
 SILENCE = 40.0
-"""Seconds without a word after which a client counts as away; it sends a ping every few seconds (kernels/silence.py)."""
+"""Seconds without a word after which a client counts as away; it pings every few seconds (kernels/silence.py)."""
 
 
 class Client:
