@@ -20,7 +20,7 @@ import termios
 from typing import Any, NoReturn
 
 from . import processes, rundir
-from .entry import fail, folder, must_be_here, must_have_room, sweep_up
+from .entry import fail, folder, is_without_room, must_be_here, must_have_room, sweep_up
 from .place import have_made_anew
 from .spawn import boot_id, last_words, recorded_process
 
@@ -89,6 +89,8 @@ def attach(request: dict[str, Any]) -> None:
     except TimeoutError as error:
         fail("stuck", detail=str(error))
     except OSError as error:
+        if is_without_room(error):
+            fail("staging", detail=error.strerror, path=path)
         fail("keeper", detail=error.strerror or str(error))
     offered = {name: request[name] for name in ("link", "client", "fresh", "hello")}
     offer = json.dumps({**offered, "attempt": request.get("attempt")}).encode()

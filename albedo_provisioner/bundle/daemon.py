@@ -6,7 +6,6 @@ keeper needs is made ready meanwhile.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import signal
@@ -15,7 +14,7 @@ import sys
 from typing import Any, NoReturn
 
 from . import processes, rundir
-from .entry import missing, without
+from .entry import is_without_room, missing, without
 from .kernelspecs import UnknownKernelspecError
 from .logind import outlive_login
 from .place import KEEPER_NAME
@@ -61,7 +60,10 @@ def main(
         traceback.print_exc()
         if told >= 0:
             _undo(path, request["kernel_id"], adopted)
-            _tell(told, {"error": "keeper", "detail": f"{type(error).__name__}: {error}"})
+            if isinstance(error, OSError) and is_without_room(error):
+                _tell(told, {"error": "staging", "path": path, "detail": error.strerror})
+            else:
+                _tell(told, {"error": "keeper", "detail": f"{type(error).__name__}: {error}"})
     finally:
         os._exit(status)  # not back into the bridge's code, which we are a copy of
 
@@ -88,7 +90,7 @@ def _begin(
             pid = spawn(path, request["kernel_id"], request["kernel"])
         except OSError as error:
             detail = error.strerror or str(error)
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # it is the run directory that has no room
+            if is_without_room(error):  # it is the run directory that has none
                 return {"error": "staging", "path": path, "detail": detail}
             return {"error": "spawn", "program": error.filename or "the kernel", "detail": detail}
         except UnknownKernelspecError as error:

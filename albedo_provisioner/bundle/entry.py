@@ -83,6 +83,14 @@ def must_have_room(for_python: bool = True) -> None:
         fail("tasks", limit=room[0], now=room[1], needed=needed)
 
 
+def must_be_writable() -> None:
+    """Fail if no kernel's directory could be made here: our files may lie here from a time when there was room."""
+    try:
+        rundir.try_room()
+    except OSError as error:
+        fail("staging", detail=error.strerror or str(error), path=error.filename or rundir.root())
+
+
 def folder(text: str) -> str:
     """Return the folder of a location as an absolute path on this host, or fail with the reason."""
     path = folder_path(text)
@@ -113,6 +121,11 @@ def error_of_folder(path: str | bytes, to_read: bool = False) -> OSError | None:
     if not os.path.isdir(path):
         return NotADirectoryError(errno.ENOTDIR, "not a folder")
     return None if os.access(path, os.X_OK) else PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+def is_without_room(error: OSError) -> bool:
+    """Whether something could not be written because the disk is full, or the account's quota reached."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def words_of(error: OSError) -> str:
@@ -179,6 +192,7 @@ def stage(request: dict[str, Any]) -> None:
 def check(request: dict[str, Any]) -> None:
     """Answer what a kernel would meet here: folder, home, interpreter, packages."""
     must_have_room()
+    must_be_writable()
     report(checked=checked(folder(request["cwd"]), request["needs"], request["provide"]))
 
 
@@ -222,6 +236,7 @@ def survey(request: dict[str, Any]) -> None:
     """Answer which kernels there could be in a folder of this host."""
     path = folder(request["cwd"])
     must_have_room(not request.get("kernel"))  # also for looking: that takes threads
+    must_be_writable()
     missing([])  # for the site directories
     from .survey import survey as look
 

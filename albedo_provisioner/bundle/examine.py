@@ -51,7 +51,6 @@ def home():
         write(directory)
     except OSError as error:
         found["error"] = error.strerror or str(error)
-        found["errno"] = error.errno
     return found
 
 

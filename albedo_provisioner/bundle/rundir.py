@@ -38,6 +38,9 @@ _LONGEST = 95
 
 _LOOK_AGAIN = 0.02
 
+_WRITTEN = 16 << 10
+"""Bytes that are written for a try: what lies in a run directory at first is smaller."""
+
 _ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
@@ -65,13 +68,38 @@ def create(kernel_id: str) -> str:
         OSError: it cannot be made.
     """
     path = path_of(kernel_id)
+    _make(path)
+    return path
+
+
+def try_room() -> None:
+    """See that a run directory can be made and filled; nothing is left of it.
+
+    Raises:
+        OSError: it cannot be.
+    """
+    # As doctor's: the name is no id, so that nobody takes it for a kernel's.
+    path = os.path.join(root(), f".try-{os.urandom(8).hex()}")
+    try:
+        _make(path)
+        file = private_file(os.path.join(path, LOG))
+        try:
+            left = _WRITTEN
+            while left > 0:
+                left -= os.write(file, b"\0" * left)
+        finally:
+            os.close(file)  # some file systems say only now that there was no room
+    finally:
+        remove(path)
+
+
+def _make(path: str) -> None:
     for folder in (os.path.dirname(root()), root()):  # `makedirs` would make the first one open to others
         try:
             os.mkdir(folder, 0o700)
         except FileExistsError:
             pass  # as is usual
     os.mkdir(path, 0o700)
-    return path
 
 
 def socket_base(path: str) -> str:

@@ -92,14 +92,36 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
     return KernelStartError(host, f"The kernel's keeper could not be started on {host}: {detail or kind}.", detail)
 
 
-def making_room(host: str) -> str:
-    """Return what to do about a full home, as a sentence."""
-    return f"Make room there: {ssh_command(host)} 'df -h ~; df -i ~; quota'" if host != "this machine" else "Make room."
+_QUOTA_REACHED = re.compile("quota exceeded", re.IGNORECASE)
+_FULL = re.compile(f"no space left|{_QUOTA_REACHED.pattern}", re.IGNORECASE)
+"""What systems say of a disk that is full; their words differ (Linux, musl, macOS), and so do their numbers."""
+
+
+def is_full(detail: str) -> bool:
+    """Whether what a host's system said means that there is no room for more: a full disk, or a quota reached."""
+    return _FULL.search(detail) is not None
+
+
+def is_quota(detail: str) -> bool:
+    """Whether it is the account's quota that is reached: what the file system has left tells nothing then."""
+    return _QUOTA_REACHED.search(detail) is not None
+
+
+def making_room(host: str, detail: str) -> str:
+    """Return what to do about a home without room, as a sentence.
+
+    Args:
+        host: the host as the user spells it; "this machine" for the local one.
+        detail: what its system said.
+    """
+    if is_quota(detail):
+        return f"Remove files there, or have the account's quota raised: {command_line(host, 'quota -s; du -sh ~')}"
+    return f"Make room there: {command_line(host, 'df -h ~; df -i ~; quota')}"
 
 
 def _mending_of_home(host: str, detail: str) -> str:
-    if detail in (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT)):
-        return f" {making_room(host)}"
+    if is_full(detail):
+        return f" {making_room(host, detail)}"
     if detail in (os.strerror(errno.EACCES), os.strerror(errno.EROFS)):
         return " Make it writable for the account: kernels need a directory of their own there."
     return ""

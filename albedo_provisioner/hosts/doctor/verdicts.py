@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +16,8 @@ from ..refusals import (
     LITTLE_MEMORY,
     few_files,
     few_tasks,
+    is_full,
+    is_quota,
     making_room,
     no_home,
     old_python,
@@ -65,7 +66,7 @@ def of_host(host: str, examined: Examined) -> Iterator[Finding]:
     verdicts: dict[str, Callable[[Facts], Finding]] = {
         "packages": lambda seen: _packages(host, examined, seen, noexec),
         "home": lambda seen: _home(host, seen, lacking),
-        "runtime": _runtime,
+        "runtime": lambda seen: _runtime(host, seen),
         "logout": lambda seen: _logout(host, seen),
         "folder": _folder,
         "kernels": lambda seen: _kernels(host, seen),
@@ -176,12 +177,13 @@ def _home(host: str, seen: Facts, lacking: bool) -> Finding:
     text = f"{seen['directory']}: {_size(free)} of {_size(int(seen['size']))} free"
     text += f", room for {files:,} files" if counted else ""
     facts: Facts = {name: seen.get(name) for name in ("home", "free", "size", "free_files", "files", "noexec", "error")}
-    room = making_room(host)
+    room = making_room(host, str(seen.get("error", "")))
     if "error" in seen:
-        full = seen["errno"] in (errno.ENOSPC, errno.EDQUOT)
+        full = is_full(seen["error"])
         advice = room if full else "Make it writable for the account: kernels need a directory of their own there."
+        beside = "" if is_quota(seen["error"]) else f" ({text})"
         return problem(
-            "home", f"nothing can be written to {seen['directory']}: {seen['error']} ({text}).", advice, **facts
+            "home", f"nothing can be written to {seen['directory']}: {seen['error']}{beside}.", advice, **facts
         )
     bytes_needed = _PACKAGES_BYTES if lacking else _BUNDLE_BYTES
     files_needed = _PACKAGES_FILES if lacking else _BUNDLE_FILES
@@ -233,7 +235,7 @@ def _tasks(host: str, seen: Facts) -> Iterator[Finding]:
         yield note("processes", text, "See where the login sets that (its profile, limits.conf).", **seen)
 
 
-def _runtime(seen: Facts) -> Finding:
+def _runtime(host: str, seen: Facts) -> Finding:
     directory = seen["directory"]
     if seen["foreign"]:
         path, why = seen["foreign"][0]
@@ -241,7 +243,8 @@ def _runtime(seen: Facts) -> Finding:
         return problem("runtime", f"{path} {why}.", advice)
     if seen["error"]:
         text = f"no private directory with a socket can be made: {seen['path']}: {seen['error']}."
-        return problem("runtime", text, "A home on a file system with unix sockets, that can be written, is needed.")
+        needed = "A home on a file system with unix sockets, that can be written, is needed."
+        return problem("runtime", text, making_room(host, seen["error"]) if is_full(seen["error"]) else needed)
     if seen["loose"]:
         paths = " and ".join(seen["loose"])
         text = (
