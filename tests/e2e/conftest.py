@@ -21,6 +21,7 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -41,6 +42,8 @@ from albedo_provisioner.hosts import asking, io_thread
 from albedo_provisioner.hosts.host_python import HostPython
 from albedo_provisioner.hosts.staging import bundle
 from albedo_provisioner.hosts.wheels import wheel_set
+
+AccountHost = Callable[[str], AbstractContextManager[Real]]
 
 # Hosts never share a name, so that what one test learnt about its host is not believed by the next.
 _numbers = itertools.count(1)
@@ -276,15 +279,36 @@ def sshd_server(accounts: Accounts) -> Iterator[SshServer]:
 
 
 @pytest.fixture
-def sshd_host(
+def account_host(
     workspace: Workspace,
     accounts: Accounts,
     sshd_server: SshServer,
     sshd_python: Path,
     visited: Callable[[Host], None],
-) -> Iterator[Real]:
+) -> AccountHost:
+    """Return a function that has a host of one of the accounts on the real sshd meanwhile."""
+
+    @contextmanager
+    def host_of(name: str) -> Iterator[Real]:
+        account: Account = getattr(accounts, name)
+        account.reset(sshd_python.parent)
+        sshd_server.restore()
+        alias = f"{name}{next(_numbers)}"
+        workspace.add_to_ssh_config(sshd_server.config_for(alias, account))
+        host = real(sshd_server, account, alias, sshd_python, workspace.ssh_config)
+        visited(host)
+        yield host
+        sshd_server.thaw()
+        workspace.check(host)
+
+    return host_of
+
+
+@pytest.fixture
+def sshd_host(account_host: AccountHost) -> Iterator[Real]:
     """Return ann's account on a real sshd."""
-    yield from _account_host("ann", accounts.ann, workspace, sshd_server, sshd_python, visited)
+    with account_host("ann") as host:
+        yield host
 
 
 @pytest.fixture
@@ -351,34 +375,10 @@ async def door(workspace: Workspace, sshd_host: Real) -> AsyncIterator[Door]:
 
 
 @pytest.fixture
-def other_sshd_host(
-    workspace: Workspace,
-    accounts: Accounts,
-    sshd_server: SshServer,
-    sshd_python: Path,
-    visited: Callable[[Host], None],
-) -> Iterator[Real]:
+def other_sshd_host(account_host: AccountHost) -> Iterator[Real]:
     """Return bob's account on the same sshd: another home, and nothing of ann's to be seen."""
-    yield from _account_host("bob", accounts.bob, workspace, sshd_server, sshd_python, visited)
-
-
-def _account_host(
-    name: str,
-    account: Account,
-    space: Workspace,
-    server: SshServer,
-    python: Path,
-    visited: Callable[[Host], None],
-) -> Iterator[Real]:
-    account.reset(python.parent)
-    server.restore()
-    alias = f"{name}{next(_numbers)}"
-    space.add_to_ssh_config(server.config_for(alias, account))
-    host = real(server, account, alias, python, space.ssh_config)
-    visited(host)
-    yield host
-    server.thaw()
-    space.check(host)
+    with account_host("bob") as host:
+        yield host
 
 
 @pytest.fixture

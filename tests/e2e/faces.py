@@ -172,17 +172,10 @@ class Host:
 
 
 @dataclass
-class Embedded(Host):
-    """An embedded host. `server` has more faults to offer: delays, refusals, cuts after so many bytes."""
+class Remote(Host):
+    """A host that is reached over ssh."""
 
-    server: EmbeddedHost
-
-    def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return _run(argv, self.home, self.python, {"TMPDIR": str(self.temp)})
-
-    def processes(self) -> list[Process]:
-        pids = set(self.server.processes())
-        return [process for process in everyone() if process.pid in pids]
+    server: EmbeddedHost | SshServer
 
     def cut(self) -> int:
         return self.server.cut()
@@ -204,7 +197,21 @@ class Embedded(Host):
 
 
 @dataclass
-class Real(Host):
+class Embedded(Remote):
+    """An embedded host. `server` has more faults to offer: delays, refusals, cuts after so many bytes."""
+
+    server: EmbeddedHost
+
+    def run(self, argv: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        return _run(argv, self.home, self.python, {"TMPDIR": str(self.temp)})
+
+    def processes(self) -> list[Process]:
+        pids = set(self.server.processes())
+        return [process for process in everyone() if process.pid in pids]
+
+
+@dataclass
+class Real(Remote):
     """An account on a real sshd."""
 
     server: SshServer
@@ -222,24 +229,6 @@ class Real(Host):
     def _temporary_files(self) -> list[Path]:
         # The temporary directory is everybody's; only the account's own files count.
         return [path for path in super()._temporary_files() if _owner(path) == self.account.uid]
-
-    def cut(self) -> int:
-        return self.server.cut()
-
-    def down(self) -> None:
-        self.server.down()
-
-    def up(self) -> None:
-        self.server.up()
-
-    def freeze(self) -> int:
-        return self.server.freeze()
-
-    def thaw(self) -> None:
-        self.server.thaw()
-
-    def connected(self) -> int:
-        return len(self.server.connections())
 
 
 @dataclass

@@ -163,6 +163,16 @@ sys.stdin.read()
 )
 
 
+def handed_over_at_death(name: str) -> tuple[dict[str, Any], int]:
+    """Have a process start a kernel and be killed; return what another needs to take it up, and the kernel's pid."""
+    process = run_script(HANDING_OVER, name)
+    assert process.stdout is not None
+    info, pid = json.loads(process.stdout.readline())
+    process.kill()
+    process.communicate()
+    return info, pid
+
+
 def run_script(text: str, *arguments: str) -> subprocess.Popen[str]:
     """Run a Python program in a process of its own."""
     return subprocess.Popen(
@@ -177,11 +187,7 @@ class TestTakingOver:
 
         def hand_over() -> tuple[Host, str, dict[str, Any], int]:
             name = add_kernelspec(any_host.location())
-            process = run_script(HANDING_OVER, name)
-            assert process.stdout is not None
-            info, pid = json.loads(process.stdout.readline())
-            process.kill()
-            process.communicate()
+            info, pid = handed_over_at_death(name)
             return any_host, name, info, pid
 
         return hand_over
@@ -207,11 +213,7 @@ class TestTakingOver:
     async def test_one_that_is_gone_is_told(self, embedded_host: Embedded) -> None:
         """L3."""
         name = add_kernelspec(embedded_host.location())
-        process = run_script(HANDING_OVER, name)
-        assert process.stdout is not None
-        info, _ = json.loads(process.stdout.readline())
-        process.kill()
-        process.communicate()
+        info, _ = handed_over_at_death(name)
         embedded_host.clear()
         with pytest.raises(KernelGoneError) as caught:
             await taken_up(name, info)
@@ -220,11 +222,7 @@ class TestTakingOver:
     async def test_while_the_host_is_out_of_reach_it_is_no_less_alive(self, embedded_host: Embedded) -> None:
         """L3, L4."""
         name = add_kernelspec(embedded_host.location())
-        process = run_script(HANDING_OVER, name)
-        assert process.stdout is not None
-        info, pid = json.loads(process.stdout.readline())
-        process.kill()
-        process.communicate()
+        info, pid = handed_over_at_death(name)
         embedded_host.down()
         with pytest.raises(AlbedoError) as caught:
             await taken_up(name, info)
