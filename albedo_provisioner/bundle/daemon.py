@@ -63,7 +63,10 @@ def main(
             if isinstance(error, OSError) and is_without_room(error):
                 _tell(told, {"error": "staging", "path": path, "detail": error.strerror})
             else:
-                _tell(told, {"error": "keeper", "detail": f"{type(error).__name__}: {error}"})
+                from . import caches
+
+                said = caches.words_of(error) or f"{type(error).__name__}: {error}"
+                _tell(told, {"error": "keeper", "detail": said})
     finally:
         os._exit(status)  # not back into the bridge's code, which we are a copy of
 

@@ -25,7 +25,16 @@ from .processes import MARK
 LOG = "jobs.log"
 FOLDER = "jobs"
 
-_MAIN = "import sys; sys.path.append(sys.argv.pop()); from albedo_bundle import supervisor; supervisor.main()"
+_MAIN = """
+import os, sys
+root = sys.argv.pop()
+with open(os.path.join(root, "albedo_bundle", "mending.py"), encoding="utf-8") as file:
+    exec(file.read())
+mend_below(os.path.dirname(root))
+sys.path.append(root)
+from albedo_bundle import supervisor
+supervisor.main()
+"""
 
 _NUDGE = 0.25
 """Seconds after which a wait in an event loop goes round again: ipykernel has its loop know of an interrupt only when

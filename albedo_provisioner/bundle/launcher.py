@@ -1,6 +1,6 @@
 """Starts the Python kernel. Run as a script, by the interpreter that the kernel is for, in the kernel's folder.
 
-Six things make it differ from `python -m ipykernel_launcher`:
+Seven things make it differ from `python -m ipykernel_launcher`:
 
 - `import albedo_bundle` must work in a kernel, but our directory must not come before the user's packages, nor reach
   the processes that the kernel starts: so it is appended to this process's path, and PYTHONPATH stays as it was.
@@ -9,11 +9,11 @@ Six things make it differ from `python -m ipykernel_launcher`:
   the processors are busy a cell can be that far ahead of it for a moment; so the queue is made longer.
 - ipykernel takes output of forked children on a TCP port of its own, also when its channels are ipc. Here that is a
   socket in the kernel's private directory too.
-
 - Before it runs a cell it notes the cell's id in a file, so that it is known after its death whether a cell had begun.
+- Compiled files of ours that a full disk has cut short mend themselves (mending.py); the user's are told (caches.py).
 - It knows which cell it is that calls (`cells.py`), when code in it asks something of its keeper or of a client.
 
-The last four change ipykernel from outside; where a version of it is made differently, it stays as it is.
+Some of them change ipykernel from outside; where a version of it is made differently, it stays as it is.
 """
 
 import json
@@ -24,6 +24,9 @@ from typing import Any
 QUEUE = 200_000
 """Messages that may wait for the keeper; they wait there for milliseconds."""
 
+OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""The directory with our package, which lies in the one that holds all that is ours on this host."""
+
 _BEGUN_SIZE = 128
 
 
@@ -33,8 +36,26 @@ def main() -> None:
     # imported while the kernel is set up; it adds that directory itself afterwards.
     if not getattr(sys.flags, "safe_path", False):  # a kernelspec's Python may be older than ours has to be
         del sys.path[0]
-    sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    sys.path.append(OURS)
+    mend_ours()
+    try:
+        run()
+    except Exception as error:
+        from albedo_bundle import caches  # type: ignore[import-not-found,unused-ignore]
 
+        told = caches.words_of(error)
+        if told is None:
+            raise
+        import traceback
+
+        # ipykernel may have put itself in the place of stderr.
+        traceback.print_exc(file=sys.__stderr__)
+        print(told, file=sys.__stderr__)
+        sys.exit(1)
+
+
+def run() -> None:
+    """Run the kernel, once our modules can be imported."""
     try:
         from ipykernel.kernelapp import IPKernelApp
     except ModuleNotFoundError as error:
@@ -52,6 +73,15 @@ def main() -> None:
     take_calls_at(os.path.join(os.path.dirname(base), "calls"))
     note_what_begins(os.path.join(os.path.dirname(connection_file), "begun"))
     IPKernelApp.launch_instance()
+
+
+def mend_ours() -> None:
+    """Have what is ours mend itself. Read from the text: its own compiled file may be one that is cut."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "mending.py")
+    names: dict[str, Any] = {}
+    with open(path, encoding="utf-8") as file:
+        exec(compile(file.read(), path, "exec"), names)
+    names["mend_below"](os.path.dirname(OURS))
 
 
 def lengthen_queue(app: Any) -> None:

@@ -3,7 +3,7 @@
 It takes a request from standard input, sees to it that the bundle is there (receiving it when it is not), and hands
 over to it. The text is sent with every connection, so it is short; and it must be understood by any Python there is,
 because telling that a Python is too old is one of its tasks: no f-strings, no annotations, nothing new. The text of
-`private.py` comes before it.
+`private.py` and of `mending.py` comes before it.
 """
 
 import json
@@ -13,6 +13,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .mending import mend_below
     from .private import is_trusted, secure
 
 
@@ -120,6 +121,9 @@ def main():
     os.write(1, request["marker"].encode("ascii"))
     if request["do"] == "probe":
         probe()
+    root = os.path.join(os.path.expanduser("~"), ".albedo-remote")
+    if sys.version_info >= (3, 11):
+        mend_below(root)
     if "code" in request:
         # What brings its code with it puts nothing here either: examine.py, which tells of an old Python, too, or what
         # is to run where nothing can be put (unstaged.py).
@@ -132,7 +136,6 @@ def main():
     if not os.path.isdir(home):
         report(error="home", path=home)
         sys.exit(0)
-    root = os.path.join(home, ".albedo-remote")
     bundle = os.path.join(root, request["bundle"])
     try:
         secure(root, request["bundle"])

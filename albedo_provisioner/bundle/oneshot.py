@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import codecs
 import fcntl
-import importlib.util
 import os
 import selectors
 import signal
@@ -29,6 +28,7 @@ from .entry import fail, folder, report, words_of
 from .heap import MemoryDeath
 from .ladder import Ladder
 from .spawn import MARK, environment
+from .texts import text_of
 
 INTERRUPT_GRACE = 5.0
 """Seconds that code which has been interrupted has to come to its end."""
@@ -138,7 +138,7 @@ class _Interpreter:
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._telling, telling = os.pipe()
         giving, self._giving = os.pipe()
-        text = _text_of(f"{__package__}.fresh")
+        text = text_of("fresh")
         try:
             self._process = subprocess.Popen(
                 # -P: nothing of the folder may be imported before the code is run.
@@ -265,9 +265,3 @@ class _Interpreter:
 def _waiting(descriptor: int) -> int:
     """Return how many bytes there are to be read from a pipe."""
     return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0])
-
-
-def _text_of(name: str) -> str:
-    """Return the text of a module of ours, which is in no file where nothing can be put on the host."""
-    spec: Any = importlib.util.find_spec(name)
-    return str(spec.loader.get_source(name))

@@ -196,7 +196,7 @@ class _Unpacking:
                 mode = 0o700 if member.external_attr >> 16 & 0o111 else 0o600
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
                 file = os.open(os.path.join(self._root, name), flags, mode)
-                with os.fdopen(file, "wb", buffering=0) as stream, archive.open(member) as content:
+                with os.fdopen(file, "wb") as stream, archive.open(member) as content:
                     shutil.copyfileobj(content, stream, 1 << 20)
                 if time.monotonic() - self._breathed > _BREATH:
                     breathe()

@@ -52,7 +52,8 @@ def loader() -> bytes:
     """Return the text of `bundle/loader.py`, and of what it takes: it goes over the wire every time."""
     # No json.py of the directory that the shells leave us in is meant by what is imported from here on.
     first = "import sys\nsys.path[:] = [path for path in sys.path if path]"
-    return f"{first}\n{bare_text('private.py')}\n{bare_text('loader.py')}".encode()
+    texts = "\n".join(map(bare_text, ("private.py", "mending.py", "loader.py")))
+    return f"{first}\n{texts}".encode()
 
 
 @functools.cache
