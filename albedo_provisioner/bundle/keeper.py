@@ -18,7 +18,7 @@ from typing import Any
 
 import zmq
 
-from . import rundir
+from . import in_use, rundir
 from .callers import Callers
 from .client import Client
 from .heap import give_back
@@ -186,6 +186,7 @@ class Keeper:
         self._tended_at = now
         self.kernel.tend(now)
         self.jobs.look()
+        in_use.renew(now)
         if self._over_at is not None or self._ladder is not None:
             return
         self._keep_place()

@@ -56,6 +56,9 @@ def main() -> None:
 
 def run() -> None:
     """Run the kernel, once our modules can be imported."""
+    from albedo_bundle import in_use  # type: ignore[import-not-found,unused-ignore]
+
+    in_use.hold_bundle()
     try:
         from ipykernel.kernelapp import IPKernelApp
     except ModuleNotFoundError as error:

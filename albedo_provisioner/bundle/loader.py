@@ -144,6 +144,7 @@ def main():
     if not os.path.isdir(bundle):
         report(need="bundle")
         unpack(read(struct.unpack("!I", read(4))[0]), bundle)
+        request["unpacked"] = True
     sys.dont_write_bytecode = False  # compiled once, not at every start
     sys.path.insert(0, bundle)
     from albedo_bundle import entry  # type: ignore[import-not-found,unused-ignore]

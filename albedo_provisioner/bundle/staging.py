@@ -22,11 +22,9 @@ from collections.abc import Callable
 from typing import Any
 
 from .entry import fail, report
+from .in_use import LOCK, UNUSED, remove_unused
 from .private import is_trusted, set_aside
-from .wheels import DIGEST, DIRECTORY, LOCK, note_path
-
-UNUSED = 30 * 86400.0
-"""Seconds after which a set that nobody used is swept away, when another one comes."""
+from .wheels import DIGEST, DIRECTORY, note_path
 
 MOST_BYTES = 256 << 20
 """Bytes that all wheels of a set may have together."""
@@ -306,21 +304,6 @@ def _sweep(wanted: str) -> None:
             continue
         try:
             if now - os.stat(path).st_mtime > (_ABANDONED if rest else UNUSED):
-                _remove_unused(path)
+                remove_unused(path)
         except OSError:
             pass  # somebody else removed it, or it cannot be removed: both are no reason to refuse a kernel
-
-
-def _remove_unused(path: str) -> None:
-    try:
-        lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        shutil.rmtree(path)
-        return
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails while somebody holds it
-        gone = f"{path.partition('.')[0]}.{os.getpid()}.{os.urandom(4).hex()}"
-        os.rename(path, gone)  # at once, so that nobody begins to use what is half there
-        shutil.rmtree(gone)
-    finally:
-        os.close(lock)

@@ -6,17 +6,17 @@ Under `~/.albedo-remote/wheels/` lie
 - *notes*: files named after one kind of interpreter at one path, that say which set it uses.
 
 A set goes behind all that the interpreter has of its own, on the path of our own processes alone, and only when the
-interpreter lacks something: its own packages always come first. Who uses a set holds a shared lock in it, so that it
-is not swept away (`staging.py`). The launcher imports this file, so it is cheap to import.
+interpreter lacks something: its own packages always come first. Who uses a set holds it (`in_use.py`), so that it stays
+when others are swept away (`staging.py`). The launcher imports this file, so it is cheap to import.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import sys
 
+from .in_use import hold
 from .private import is_trusted
 
 TYPE_CHECKING = False  # not from typing: see processes.py
@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 DIRECTORY = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "wheels")
 """Beside the bundle's directory: the kernelspec may have given the kernel another HOME than the login's."""
 
-LOCK = ".in-use"
 DIGEST = re.compile(r"[0-9a-f]{16}")
 
 _MOST_OWN = 5000
-_held: list[int] = []  # descriptors of locks, kept open for as long as this process lives
 
 
 def note_path() -> str:
@@ -65,28 +63,10 @@ def cannot_load() -> bool:
 def put_on_path() -> bool:
     """Append this interpreter's set to this process's `sys.path` and hold it; False when there is none."""
     path = set_path()
-    if path is None or not _hold(path):
+    if path is None or not hold(path):
         return False
     if path not in sys.path:
         sys.path.append(path)
-    return True
-
-
-def _hold(path: str) -> bool:
-    """Keep a set from being swept away for as long as this process lives; False when it is just being swept."""
-    try:
-        lock = os.open(os.path.join(path, LOCK), os.O_RDWR | os.O_CLOEXEC)
-    except OSError:
-        return os.path.isdir(path)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(lock)
-        return False
-    except OSError:
-        pass  # a file system without locks: nothing is swept there either
-    _held.append(lock)
-    os.utime(path)  # its last use
     return True
 
 

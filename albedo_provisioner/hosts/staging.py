@@ -14,6 +14,8 @@ import tarfile
 from dataclasses import dataclass
 from importlib import resources
 
+from ..bundle.in_use import LOCK
+
 
 @dataclass(frozen=True)
 class Bundle:
@@ -37,6 +39,7 @@ def bundle() -> Bundle:
         for entry in sorted(folder.iterdir(), key=lambda entry: entry.name)
         if entry.name.endswith(".py")
     }
+    files[LOCK] = b""  # what its users lock
     digest = hashlib.sha256()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as archive:

@@ -29,7 +29,7 @@ from procs import send
 
 import albedo_provisioner
 from albedo_provisioner import cli
-from albedo_provisioner.bundle.wheels import LOCK
+from albedo_provisioner.bundle.in_use import LOCK
 from albedo_provisioner.errors import PackagesMissingError, StagingError
 from albedo_provisioner.hosts import asking, io_thread
 from albedo_provisioner.hosts.host_python import HostPython

@@ -19,7 +19,7 @@ from typing import Any
 import packaging.tags
 import pytest
 
-from albedo_provisioner.bundle import staging, wheels
+from albedo_provisioner.bundle import in_use, staging, wheels
 from albedo_provisioner.bundle.wire import Frame, FrameReader
 from albedo_provisioner.hosts.host_python import HostPython
 from albedo_provisioner.hosts.joint import Joint
@@ -235,7 +235,7 @@ def test_more_than_may_be_unpacked_is_refused_and_nothing_is_left(tmp_path: Path
 def make_set(directory: Path, name: str, age: float) -> Path:
     path = directory / name
     path.mkdir(parents=True)
-    (path / wheels.LOCK).touch()
+    (path / in_use.LOCK).touch()
     (path / "module.py").touch()
     os.utime(path, (time.time() - age,) * 2)
     return path
@@ -243,7 +243,7 @@ def make_set(directory: Path, name: str, age: float) -> Path:
 
 def test_only_what_nobody_used_for_long_and_nobody_uses_is_swept_away(tmp_path: Path) -> None:
     directory = tmp_path / "wheels"
-    month = staging.UNUSED + 60
+    month = in_use.UNUSED + 60
     old = make_set(directory, "0" * 16, month)
     young = make_set(directory, "1" * 16, month - 3600)
     used = make_set(directory, "2" * 16, month)
@@ -251,7 +251,7 @@ def test_only_what_nobody_used_for_long_and_nobody_uses_is_swept_away(tmp_path: 
     filling = make_set(directory, "4" * 16 + ".123.abcd", 3600)
     foreign = make_set(directory, "somebody's", month)
     content = wheel(a=b"1")
-    locks = [os.open(path / wheels.LOCK, os.O_RDWR) for path in (used, filling)]
+    locks = [os.open(path / in_use.LOCK, os.O_RDWR) for path in (used, filling)]
     try:
         for lock, kind in zip(locks, (fcntl.LOCK_SH, fcntl.LOCK_EX), strict=True):
             fcntl.flock(lock, kind)
@@ -277,9 +277,9 @@ def test_a_set_in_use_counts_as_used_now_and_is_held(tmp_path: Path, monkeypatch
     assert wheels.put_on_path()
     assert sys.path[-1] == str(path)
     assert time.time() - path.stat().st_mtime < 60
-    with (path / wheels.LOCK).open("r+") as lock, pytest.raises(BlockingIOError):
+    with (path / in_use.LOCK).open("r+") as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    os.close(wheels._held.pop())
+    os.close(in_use._held.pop(str(path)))
 
 
 @pytest.mark.parametrize("text", ["", "../../etc", "b" * 16, "\0"])
