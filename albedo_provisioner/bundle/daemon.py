@@ -55,9 +55,6 @@ def main(
             keeper.run()
             status = 0
     except BaseException as error:  # noqa: BLE001 - whatever it was, the client has to hear of it
-        import traceback
-
-        traceback.print_exc()
         if told >= 0:
             _undo(path, request["kernel_id"], adopted)
             if isinstance(error, OSError) and is_without_room(error):
@@ -67,6 +64,9 @@ def main(
 
                 said = caches.words_of(error) or f"{type(error).__name__}: {error}"
                 _tell(told, {"error": "keeper", "detail": said})
+        import traceback
+
+        traceback.print_exc()  # only now: the log's disk may be full, and then this fails, too
     finally:
         os._exit(status)  # not back into the bridge's code, which we are a copy of
 

@@ -89,7 +89,9 @@ def refused(host: str, report: dict[str, Any], python: str | None) -> AlbedoErro
         )
     if kind == "stuck":
         return UnreachableError(host, f"The kernel's keeper on {host} does not answer: {detail}.", detail)
-    return KernelStartError(host, f"The kernel's keeper could not be started on {host}: {detail or kind}.", detail)
+    mending = f" {making_room(host, detail)}" if is_full(detail) else ""
+    message = f"The kernel's keeper could not be started on {host}: {detail or kind}.{mending}"
+    return KernelStartError(host, message, detail)
 
 
 _QUOTA_REACHED = re.compile("quota exceeded", re.IGNORECASE)

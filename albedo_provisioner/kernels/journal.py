@@ -122,6 +122,9 @@ class _Visitor:
     def forgotten(self, unsent: Collection[str]) -> None:
         """Nothing was asked of the kernel that could be missing."""
 
+    def refused(self, error: AlbedoError) -> None:
+        """Whoever waits for the call under way is told by its timeout."""
+
     def gone(self, error: KernelGoneError) -> None:
         """The call under way fails with this."""
 

@@ -493,11 +493,13 @@ class KernelLink:
                 away = error.detail if isinstance(error, HostError) else str(error)
                 self.shut_out = error if isinstance(error, SignInError) else None
                 # Once, where a person looks: only a person can sign in, make room on a disk, or mend a config.
-                for_a_person = not isinstance(error, UnreachableError) and away != self.away
-                level = logging.WARNING if for_a_person else logging.DEBUG
+                for_a_person = not isinstance(error, UnreachableError)
+                level = logging.WARNING if for_a_person and away != self.away else logging.DEBUG
                 log.log(level, "%s: not yet: %s", self._transport.host, error)
                 self.away = away
                 self.tried.set()
+                if for_a_person:
+                    self._owner.refused(error)
             await self._retries.rest(self.shut_out is not None)
 
     def _end(self, why: str) -> None:

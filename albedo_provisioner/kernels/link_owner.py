@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, Protocol
 
-from ..errors import KernelGoneError
+from ..errors import AlbedoError, KernelGoneError
 
 
 class LinkOwner(Protocol):
@@ -33,6 +33,11 @@ class LinkOwner(Protocol):
 
         Args:
             unsent: ids of the requests on shell that had not gone out; they do now.
+        """
+
+    def refused(self, error: AlbedoError) -> None:
+        """Note that an attempt to reach the keeper again was refused, for a reason that only a person can mend: a
+        sign-in, a full disk, a config. The link goes on trying.
         """
 
     def gone(self, error: KernelGoneError) -> None:

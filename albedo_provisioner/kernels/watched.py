@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from ..bundle.wire import CALL, NOTE, TOLD_TO_END
-from ..errors import KernelGoneError, LinkAwayError, SignInError
+from ..errors import AlbedoError, KernelGoneError, LinkAwayError, SignInError
 from ..hosts.activity import Activity
 from ..hosts.pool import HostPool
 from ..hosts.progress import Progress
@@ -20,6 +20,7 @@ from .endings import how_it_ended, in_background, who_ended
 from .front import Front
 from .jobs import Jobs
 from .link import KernelLink
+from .notices import Notice, Refusal
 from .records import KernelRecords
 from .request import KernelRequest
 
@@ -60,7 +61,8 @@ class WatchedKernel:
         self._of_earlier: set[str] = set()  # ids of cells that a keeper had which was killed; the one now has not
         self._heir = False  # whether it was another process's, which has ended
         self._question: dict[str, Any] | None = None  # what its code asks of a client that has no connection
-        self._question_line = ""  # that tells of it
+        self._question_notice = Notice()  # that tells of it
+        self._refusal = Refusal()
         self._warning = ""  # what threatens the kernel on its host, once the user was told
         self._node = node  # the machine behind the host's name that it runs on
         self._boot_id = ""  # of the host's run in which the kernel was started
@@ -229,6 +231,7 @@ class WatchedKernel:
 
     def greeted(self, hello: dict[str, Any]) -> None:
         """Take the keeper's greeting."""
+        self._refusal.over(self._front)
         if hello.get("keeper") != self.keeper:
             self.keeper = hello.get("keeper")
             self._announce()
@@ -291,8 +294,13 @@ class WatchedKernel:
                 )
         self._front.probe(unsent)
 
+    def refused(self, error: AlbedoError) -> None:
+        """Tell the cell that runs, else the next one, why nothing comes, and what to do."""
+        self._refusal.came(self.host, self._front, error)
+
     def gone(self, error: KernelGoneError) -> None:
         """The host is there, and the kernel is not."""
+        self._refusal.over(self._front)
         self._gone_at = asyncio.get_running_loop().time()
         if self.state != "exited" or self.cause is None:  # else its end, and how it came, has been told already
             self.cause = str(error)
@@ -359,10 +367,7 @@ class WatchedKernel:
                 f"[albedo] A cell that was begun before waits for an answer to its input(){asks}, and whoever was "
                 "asked is gone. Interrupt the kernel to end that cell."
             )
-        if line != self._question_line:
-            told = (self._front.greeting or "").split("\n")
-            kept = [each for each in told if each not in ("", self._question_line)]
-            self._question_line, self._front.greeting = line, "\n".join([*kept, line] if line else kept) or None
+        self._question_notice.put(self._front, line)
 
     def _set_state(self, state: str) -> None:
         self.state = state
