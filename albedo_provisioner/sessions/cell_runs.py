@@ -21,7 +21,7 @@ from .on_record import OnRecord
 from .outputs import Outputs
 from .records import CellName
 from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Result, is_interrupt, status_of
-from .session_kernel import ANSWER_TIMEOUT, SessionKernel
+from .session_kernel import ANSWER_TIMEOUT, SessionKernel, job_news
 from .telling import Telling
 from .tools import SessionTools
 from .without_kernel import RunAlone
@@ -185,7 +185,7 @@ class CellRuns:
             notes.append("The session was closed meanwhile.")
         notes += outputs.remarks()
         if heard:
-            notes += [*self._telling.of_jobs(self._held.kernel), *self._telling.of_links()]
+            notes += [*job_news(self._held.kernel), *self._telling.of_links()]
             self._told()
         report.note = " ".join(notes) or None
         return outputs.result(status, cell.cell_id, report)
@@ -193,7 +193,6 @@ class CellRuns:
     def _told(self) -> None:
         """Take note that somebody gets the result that says what became of the state."""
         self._telling.told()
-        self._held.fresh = None
 
     # -- otherwise -------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from ..kernels.records import ENDING, KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.survey import FoundKernel, of_record
 from ..location import Location
+from .losses import losses, note_loss
 from .records import Joined
 from .session_kernel import SessionKernel
 
@@ -109,7 +110,7 @@ class JoinedKernel(SessionKernel):
     def _gone(self, error: KernelGoneError) -> KernelGoneError:
         what = f"of {self._joined.notebook}" if self._joined.notebook else self._joined.kernel_id[:8]
         how = who_ended(self._joined.kernel_id)
-        why = f"It {how}." if how else self._record.lost or str(error)
+        why = f"It {how}." if how else (losses(self._record.lost) or [str(error)])[-1]
         return KernelGoneError(
             f"The kernel {what}, which this session has joined, has ended, so nothing was run: {why} Join the one "
             "that runs now, or open a session with a kernel of its own."
@@ -124,7 +125,7 @@ class JoinedKernel(SessionKernel):
         if self._joined.process not in (None, _TOLD):
             assert self.console is not None
             self.console.greeting = None  # it would say the same, on stderr
-            self._record.lost = "The kernel that this session has joined was restarted, or is a new one."
+            note_loss(self._record, "The kernel that this session has joined was restarted, or is a new one.")
         self._joined.process = process
         self._put()
 
@@ -139,7 +140,7 @@ class JoinedKernel(SessionKernel):
         Raises:
             KernelGoneError: always.
         """
-        raise self._gone(KernelGoneError(self._record.lost or "It is not there."))
+        raise self._gone(KernelGoneError((losses(self._record.lost) or ["It is not there."])[-1]))
 
     async def kill(self, why: str) -> None:
         """Leave it: it is not ours to kill.

@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ..errors import AlbedoError, KernelGoneError
 from ..kernels.journal import JournalCell, NoCell, await_cell
+from .losses import losses, tell_losses
 from .outputs import Outputs
 from .records import DONE, CellRecord, SessionRecord, SessionRecords
 from .results import LOST, KernelReport, Result, is_interrupt, status_of
-from .telling import tell_loss
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
@@ -68,7 +68,7 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     if session.lost is not None and cell.result is None and cell.kernel_id == session.kernel_id:
         # It was the first one after that, and its process ended before it could tell anybody.
         report.reused = False
-        tell_loss(session.lost, report, notes)
+        tell_losses(losses(session.lost), report, notes)
     if found.state == "ended":
         report.note = "The kernel ended while the code ran."
         report.state_lost = True

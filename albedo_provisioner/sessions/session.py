@@ -25,13 +25,14 @@ from .call import Call
 from .cell_runs import CellRuns
 from .current_cell import CurrentCell
 from .joined_kernel import JoinedKernel
+from .losses import losses, note_loss, note_reset
 from .on_record import OnRecord
 from .past import PastCells
 from .patience import NotInTimeError, Patience
 from .records import CellName, CellRecord, SessionRecord
 from .results import KernelReport, Result
-from .session_kernel import SessionKernel
-from .telling import RESET, Telling
+from .session_kernel import SessionKernel, job_news
+from .telling import Telling
 from .tools import SessionTools
 
 if TYPE_CHECKING:
@@ -211,6 +212,7 @@ class SessionCore:
         await self._registry.make_room(self)
         report = self._report()
         notes: list[str] = []
+        self._telling.begin(call.reset)
         if call.reset:
             self._held.must_be_ours("restarted")
             report.state_reset = True
@@ -230,7 +232,8 @@ class SessionCore:
             if self._cell.was_interrupted(cell.msg_id):  # nobody wants it to begin on another kernel
                 self._cell.forget(cell.msg_id)
                 return self._runs.never_begun(call, cell, report, notes)
-        raise AlbedoError(f"Three kernels in a row ended on {self._host} before they ran the code: {self.record.lost}")
+        why = losses(self.record.lost)[-1]
+        raise AlbedoError(f"Three kernels in a row ended on {self._host} before they ran the code: {why}")
 
     async def link(self) -> None:
         """Link to the kernel that is on record, before anything is run.
@@ -281,11 +284,8 @@ class SessionCore:
             await _must_let_us_in(held.kernel)
         await self._cell.make_room()
         if held.alive:
-            report.reused = held.fresh is None and self.record.lost is None
+            report.reused = self.record.lost is None
             self._telling.of_loss(report, notes)
-            if held.fresh is not None and held.fresh not in notes:
-                report.state_reset = True
-                notes.append(held.fresh)
             return
         if held.kernel is not None:
             held.lose(held.kernel.cause or "its kernel ended")
@@ -297,10 +297,14 @@ class SessionCore:
 
     async def _reset(self) -> None:
         """End the kernel because that was asked for; the next result that somebody hears says so."""
-        had_one = self.record.kernel_id is not None or self.record.lost is not None
-        self.record.lost = RESET if had_one else None
+        held = self._held
+        had_one = self.record.kernel_id is not None
+        if held.kernel is not None and not held.alive:
+            held.lose(held.kernel.cause or "its kernel ended")  # which is told as well
+        if had_one:
+            note_reset(self.record, " ".join(job_news(held.kernel)))
         try:
-            await self._held.end()
+            await held.end()
         except LinkAwayError as error:
             log.info("%s: %s", self.record.session_id, error)  # it is ended at the next contact
 
@@ -330,7 +334,7 @@ class SessionCore:
         self._held.must_be_ours("restarted")
         running = self._cell.running
         if running is not None and not running.finished.is_set():
-            self.record.lost = RESET
+            note_reset(self.record, " ".join(job_news(self._held.kernel)))
             await self._cell.end(at_once=True)
             return
         if self._runs.alone is not None:
@@ -391,8 +395,8 @@ class SessionCore:
             if self.busy or not self.has_kernel:
                 return
             if self._held.ours:
-                untold = self._telling.of_jobs(self._held.kernel)  # nobody could be told any more
-                self.record.lost = " ".join([f"its kernel was ended because {why}.", *untold])
+                untold = " ".join(job_news(self._held.kernel))  # nobody could be told any more
+                note_loss(self.record, f"its kernel was ended because {why}", untold)
             await self._held.end()
 
     async def leave(self) -> None:

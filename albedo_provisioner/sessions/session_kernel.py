@@ -22,6 +22,7 @@ from ..kernels.records import KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
 from ..location import Location
+from .losses import note_loss, note_move
 from .records import SessionRecord
 
 log = logging.getLogger("albedo_provisioner.sessions")
@@ -49,7 +50,6 @@ class SessionKernel:
         step: the step that its link is in.
         let_in: whether its host has let us in since we began to connect.
         sign_in: what a person has to do before there can be one, while that is waited for.
-        fresh: why the kernel has not been used yet, when there was another before; None once that has been told.
         last_words: what `lose` has added to its reason, of jobs that ended with the kernel; until there is another one.
     """
 
@@ -69,7 +69,6 @@ class SessionKernel:
         self.step = "ended"
         self.let_in = False
         self.sign_in: SignInError | None = None
-        self.fresh: str | None = None
         self.last_words = ""
         self._record = record
         self._put = put
@@ -197,10 +196,9 @@ class SessionKernel:
 
     def lose(self, why: str) -> None:
         """What earlier calls had put into the kernel is gone, for this reason: to be told with the next result."""
-        self._record.lost = why if why.endswith(".") else f"{why}."
         if self.kernel is not None:
             self.last_words = self.kernel.jobs.last_words
-            self._record.lost += self.last_words
+        note_loss(self._record, why, "" if self.kernel is None else self.last_words)
         kernel = self._let_go()
         if kernel is not None:
             in_background(kernel.finish(term_grace=0.5))
@@ -210,11 +208,14 @@ class SessionKernel:
         kernel, self.kernel, self.console = self.kernel, None, None
         self._record.kernel_id = None
         self.step = "ended"
+        self._put_if_possible()  # a full disk keeps no kernel alive
+        return kernel
+
+    def _put_if_possible(self) -> None:
         try:
             self._put()
-        except AlbedoError as error:  # a full disk keeps no kernel alive
+        except AlbedoError as error:
             log.warning("%s: %s", self._record.session_id, error)
-        return kernel
 
     async def kill(self, why: str) -> None:
         """Kill it, for this reason."""
@@ -255,21 +256,34 @@ class SessionKernel:
         """
         record = self._record
         before, console, step = self.kernel, self.console, self.step
-        place, spelled, kernel_id = record.location, record.spelled, record.kernel_id
+        place, spelled, kernel_id, lost = record.location, record.spelled, record.kernel_id, record.lost
         record.location = record.spelled = location
+        note_move(record, place, location)  # by now: this process may be killed as soon as it is in the new place
         try:
             await self._start()
         except BaseException:
             if self.kernel is not before and self.kernel is not None:  # it runs, and cannot be put on record
                 in_background(self.kernel.finish(term_grace=0.5))
             self.kernel, self.console, self.step = before, console, step
-            record.location, record.spelled, record.kernel_id = place, spelled, kernel_id
+            record.location, record.spelled, record.kernel_id, record.lost = place, spelled, kernel_id, lost
+            self._put_if_possible()
             raise
-        self.fresh = f"The session was moved from {place} to {record.location}; it has a fresh kernel."
+        record.lost = lost
+        note_move(record, place, record.location, " ".join(job_news(before)))
+        self._put_if_possible()
         try:
             await self._end(before, kernel_id)
         except LinkAwayError as error:
             log.info("%s: %s", record.session_id, error)  # it is ended at the next contact
+
+
+def job_news(kernel: RemoteKernel | None) -> list[str]:
+    """Return what is to be told of jobs that ended while no cell waited for them; once."""
+    if kernel is None:
+        return []
+    notes, numbers = kernel.jobs.news()
+    kernel.jobs_told(numbers)
+    return notes
 
 
 async def _rest(host: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import pytest
 from crash import albedo
 from faces import Embedded
-from kernels import eventually, under_way, until_status
+from kernels import PATIENCE, eventually, under_way, until_status
 
 from albedo_provisioner import AsyncSessions, Sessions
 from albedo_provisioner.errors import AlbedoError
@@ -125,6 +125,99 @@ class TestALossThatNobodyWasTold:
             result = session.execute("'x' in globals()")
             assert (result.value, result.kernel.state_lost, result.kernel.reused) == ("False", True, False)
             assert session.execute("1").kernel.state_lost is False
+
+
+class TestNewsOfSeveralThings:
+    """None of which anybody was told yet."""
+
+    async def test_that_jobs_ended_is_told_although_the_kernel_was_reset_or_moved(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions
+    ) -> None:
+        """S3, S11."""
+        session = await async_sessions.open(embedded_host.location())
+        elsewhere, go = embedded_host.location(embedded_host.make_folder("elsewhere")), embedded_host.home / "go"
+        words = "ended with exit code 3"
+
+        async def job_ended() -> None:
+            wait = f"while [ ! -e {go} ]; do sleep 0.05; done; exit 3"
+            await session.execute(f"job = run('sh', '-c', {wait!r})")
+            go.touch()
+            await eventually(ended)
+            go.unlink()
+
+        async def ended() -> bool:
+            return [job["state"] for job in (await session.status())["jobs"]] == ["ended"]
+
+        await job_ended()
+        await session.reset()
+        result = await session.execute("1")
+        note = str(result.kernel.note)
+        assert (result.kernel.state_reset, result.kernel.state_lost, note.count(words)) == (True, False, 1)
+        assert note.index("The session was reset") < note.index(words)
+        await job_ended()
+        result = await session.execute("1", reset=True)
+        assert (result.kernel.state_reset, str(result.kernel.note).count(words)) == (True, 1)
+        assert "The session was reset" not in str(result.kernel.note)  # the caller knows
+        await job_ended()
+        await session.move(elsewhere)
+        note = str((await session.execute("1")).kernel.note)
+        assert note.index(f"to {elsewhere}; it has a fresh kernel") < note.index(words)
+        assert (await session.execute("1")).kernel.note is None
+
+    async def test_is_told_in_order(self, embedded_host: Embedded) -> None:
+        """S4, S7: a loss, then an eviction, and then a reset, which a killed kernel's loss went before."""
+        async with AsyncSessions(max_kernels=1) as sessions:
+            session, other = [await sessions.open(embedded_host.location(), owner) for owner in ("conv-1", "conv-2")]
+
+            async def killed() -> None:
+                os.kill((await session.status())["process"]["pid"], signal.SIGKILL)
+                kernel = session._core._held.kernel
+                assert kernel is not None
+                await eventually(lambda: kernel.poll() is not None)
+
+            async def unheard() -> None:
+                call = asyncio.create_task(session.execute(f"import time\ntime.sleep({PATIENCE})"))
+                await under_way(session)
+                call.cancel()
+                await asyncio.gather(call, return_exceptions=True)
+                await until_status(session, "execution_state", "idle")
+
+            await session.execute("x = 41")
+            await killed()
+            await unheard()
+            await other.execute("1")  # takes the kernel's place
+            note = str((await session.execute("1")).kernel.note)
+            assert note.index("ended by SIGKILL") < note.index("there may be 1 kernels"), note
+            await killed()
+            await session.reset()
+            result = await session.execute("1")
+            note = str(result.kernel.note)
+            assert note.index("ended by SIGKILL") < note.index("The session was reset"), note
+            assert (result.kernel.state_lost, result.kernel.state_reset) == (True, True)
+            assert (await session.execute("1")).kernel.note is None
+
+    def test_a_move_is_told_by_the_next_process(self, embedded_host: Embedded) -> None:
+        """S11, L3: the one that moved it was killed at once."""
+        elsewhere = embedded_host.location(embedded_host.make_folder("elsewhere"))
+        code = (
+            "import os, signal, sys\nfrom albedo_provisioner import Sessions\n"
+            "session = Sessions().open(sys.argv[1])\nsession.execute('x = 41')\nprint(session.id, flush=True)\n"
+            "session.move(sys.argv[2])\nos.kill(os.getpid(), signal.SIGKILL)"
+        )
+        run = subprocess.run(
+            [sys.executable, "-c", code, embedded_host.location(), elsewhere],
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        with Sessions() as sessions:
+            session = sessions.resume(run.stdout.strip())
+            result = session.execute("'x' in globals()")
+            assert (result.value, result.kernel.state_reset, result.kernel.reused) == ("False", True, False)
+            assert result.kernel.state_lost is False
+            assert f"to {elsewhere}; it has a fresh kernel" in str(result.kernel.note)
+            assert session.execute("1").kernel.note is None
 
 
 class TestAReset:
