@@ -18,7 +18,6 @@ from ..errors import AlbedoError, KernelGoneError, LinkAwayError
 from ..kernels.console import Execution
 from ..kernels.endings import in_background
 from ..kernels.remote import RemoteKernel
-from .patience import Patience
 from .results import INTERRUPTED, TIMEOUT
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel
 
@@ -68,15 +67,11 @@ class CurrentCell:
         return self.running or self.straggler
 
     @contextlib.asynccontextmanager
-    async def turn(self, patience: Patience | None = None) -> AsyncIterator[None]:
-        """Wait until nothing else runs on the session, and hold off all others meanwhile.
-
-        Args:
-            patience: a call's, which may not wait for ever; see `Patience.acquire` for what is raised then.
-        """
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait until nothing else runs on the session, and hold off all others meanwhile."""
         self._waiting += 1
         try:
-            await (self._turn.acquire() if patience is None else patience.acquire(self._turn))
+            await self._turn.acquire()
         finally:
             self._waiting -= 1
         try:

@@ -137,9 +137,10 @@ class AsyncSession:
 
         Args:
             code: Python, or whatever the kernel speaks.
-            timeout: seconds for the code itself; then it is interrupted, and its state is kept if it obeys. Also for a
-                sign-in, or any answer of the host, that is waited for before (five more for an answer): then the code
-                is not run, which the result says.
+            timeout: seconds for the code itself; then it is interrupted, and its state is kept if it obeys. Also for
+                what is waited for before: earlier calls of the session, kernels of others that have to go, a sign-in,
+                any answer of the host (five more for that): then the code is not run, which the result says. What a
+                kernel takes to start does not count.
             reset: run it on a fresh kernel.
             cell_id: a name for this call that the caller makes up. A call whose name is on record already is not run
                 again: what came of it is returned.
@@ -193,7 +194,9 @@ class AsyncSession:
         return await io_thread.run(_now(self._core.status))
 
     async def interrupt(self) -> bool:
-        """Interrupt the code that runs now, and no other; False when none does."""
+        """Interrupt the code that runs now, else the oldest call that waits to begin, which is not run then; and no
+        other. False when there is none.
+        """
         return await io_thread.run(self._core.interrupt())
 
     async def reset(self) -> None:

@@ -28,7 +28,7 @@ from .joined_kernel import JoinedKernel
 from .losses import losses, note_loss, note_reset
 from .on_record import OnRecord
 from .past import PastCells
-from .patience import NotInTimeError, Patience
+from .patience import KERNEL, ROOM, Patience
 from .records import CellName, CellRecord, SessionRecord
 from .results import KernelReport, Result
 from .session_kernel import SessionKernel, job_news
@@ -75,7 +75,8 @@ class SessionCore:
         self._runs = CellRuns(self._on_record, self._held, self._cell, self._telling, tools)
         self._next: tuple[CellName, float] | None = None  # whose turn it is, and since when
         self._closing: asyncio.Event | None = None  # set once it is closed; None while nobody closes it
-        self._readying: asyncio.Task[None] | None = None  # what has to be done before its code can begin
+        self._patiences: dict[str, Patience] = {}  # those of the calls, by their cells' ids, in the calls' order
+        self._readying: Patience | None = None  # of the call that has its kernel started, or taken up
 
     # -- what is known ---------------------------------------------------------------------------------------
 
@@ -195,23 +196,34 @@ class SessionCore:
             log.debug("%s: %s", self.record.session_id, error)
 
     async def _execute(self, call: Call, cell: CellName) -> Result:
-        patience = Patience(call, self._held)
+        report, notes = self._report(), list[str]()
+        patience = Patience(call, self._held, lambda: self._readying is not None)
+        self._patiences[cell.cell_id] = patience
+        patience.wait()
         try:
-            async with self._cell.turn(patience):
+            async with self._cell.turn():
                 self._next = (cell, time.monotonic())
                 try:
-                    return await self._in_turn(call, cell, patience)
+                    return await self._in_turn(call, cell, patience, report, notes)
                 finally:
                     self._next = None
-        except NotInTimeError as error:
-            return self._runs.never_begun(call, cell, self._report(), [], str(error))
+        except asyncio.CancelledError:
+            if not patience.given_up():
+                raise
+            return self._runs.never_begun(call, cell, report, notes, patience.over)
+        finally:
+            patience.stop()
+            del self._patiences[cell.cell_id]
 
-    async def _in_turn(self, call: Call, cell: CellName, patience: Patience) -> Result:
+    async def _in_turn(
+        self, call: Call, cell: CellName, patience: Patience, report: KernelReport, notes: list[str]
+    ) -> Result:
         self._must_be_open()
         self.record.used = time.time()
+        patience.waits_for = ROOM
         await self._registry.make_room(self)
-        report = self._report()
-        notes: list[str] = []
+        patience.waits_for = KERNEL
+        report.location = str(self.record.location)  # it may have been moved meanwhile
         self._telling.begin(call.reset)
         if call.reset:
             self._held.must_be_ours("restarted")
@@ -219,16 +231,22 @@ class SessionCore:
             await self._reset()
         for _ in range(3):
             self._must_be_open()
+            self._readying = None if self._held.alive else patience  # else there is little to do
             try:
-                if not await self._made_ready(call, report, notes, patience):
-                    return self._runs.never_begun(call, cell, report, notes, patience.over)
+                await self._ready(call, report, notes)
             except (KernelStartError, StagingError) as error:
                 if not self._held.ours or self.record.kernel_id is not None:
                     raise  # there is a kernel, or may be
+                self._readying = None
+                await patience.begin()
                 return await self._runs.without_kernel(call, cell, report, notes, error)
+            finally:
+                self._readying = None
+            await patience.begin()
             result = await self._runs.run(call, cell, report, notes)
             if result is not None:
                 return result
+            patience.wait()
             if self._cell.was_interrupted(cell.msg_id):  # nobody wants it to begin on another kernel
                 self._cell.forget(cell.msg_id)
                 return self._runs.never_begun(call, cell, report, notes)
@@ -257,24 +275,6 @@ class SessionCore:
         return self._held.host
 
     # -- the kernel ------------------------------------------------------------------------------------------
-
-    async def _made_ready(self, call: Call, report: KernelReport, notes: list[str], patience: Patience) -> bool:
-        """Do what `_ready` does, and say whether that was neither interrupted nor took too long."""
-        if self._held.alive:  # there is little to do
-            await self._ready(call, report, notes)
-            return True
-        self._readying = work = asyncio.get_running_loop().create_task(self._ready(call, report, notes))
-        try:
-            with patience.guard(work):
-                await work
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
-                raise
-            return False
-        finally:
-            self._readying = None
-        return True
 
     async def _ready(self, call: Call, report: KernelReport, notes: list[str]) -> None:
         """See that there is a kernel, and note in the report what became of the one before."""
@@ -311,7 +311,8 @@ class SessionCore:
     # -- acting on it ----------------------------------------------------------------------------------------
 
     async def interrupt(self) -> bool:
-        """Interrupt the cell that runs now, or waits for its kernel, and no other; False when none does.
+        """Interrupt the cell that runs now, else the call that waits to be the next, and no other; False when there is
+        none. What waits has not begun then, and does not.
 
         While the host is out of reach the interrupt goes out when it is back, if that cell still runs then.
 
@@ -320,8 +321,10 @@ class SessionCore:
         """
         if self._runs.alone is not None:
             return self._runs.alone.interrupt()
-        if self._cell.known is None and self._readying is not None:
-            return self._readying.cancel()
+        if self._cell.running is None:
+            waiting = next((each for each in self._patiences.values() if each.waiting), None)
+            if waiting is not None:
+                return waiting.interrupt()
         return await self._cell.interrupt()
 
     async def reset(self) -> None:
@@ -340,7 +343,7 @@ class SessionCore:
         if self._runs.alone is not None:
             self._runs.alone.interrupt()
         elif self._readying is not None:
-            self._readying.cancel()  # it may wait for a person who never signs in
+            self._readying.interrupt()  # it may wait for a person who never signs in
         async with self._cell.turn():
             await self._reset()
 
