@@ -151,8 +151,9 @@ class Interrupts:
     def put(self, cell: str, request: dict[str, Any], answer: Answer) -> None:
         """Take a request to signal a cell, and see that it is done at the right moment.
 
-        With `only` in the request no other cell may be hit; without it, what runs instead of a cell that has not begun
-        is hit in its place, as with a kernel that has one client.
+        With `only` in the request no other cell may be hit, and one that waits behind another client's is taken back if
+        the kernel can do that; without it, what runs instead of a cell that has not begun is hit in its place, as with
+        a kernel that has one client.
         """
         asked = self._kernel.is_asked(cell)
         if asked is False:
@@ -172,8 +173,9 @@ class Interrupts:
             return self._wait(cell, _Meant(request, answer, now + UNSEEN))
         if not request.get("only"):
             return self._send(request, answer)
-        answer({"behind": True})
-        return self._wait(cell, _Meant(request, None, None))
+        taken_back = self._kernel.take_back(cell)
+        answer({"behind": True, "taken_back": taken_back})
+        return None if taken_back else self._wait(cell, _Meant(request, None, None))
 
     def _put_for_adopted(self, cell: str, request: dict[str, Any], answer: Answer) -> None:
         """An earlier keeper may have passed the cell on, and nobody here knows; or it is only going to come."""

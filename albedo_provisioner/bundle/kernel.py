@@ -27,6 +27,7 @@ _TURN = {CONTROL: 1 << 30, SHELL: 1 << 30, STDIN: 1 << 30, IOPUB: 4 << 20}
 floods, and an interrupt's answer must not wait for it."""
 
 _MOST_KNOWN = 1000
+_LONGEST_ID = 128
 """Ids to remember of requests that were answered, to tell them from those that have not come yet, or given up."""
 
 _DRAIN = 0.02
@@ -99,6 +100,7 @@ class Kernel:
         self._looked_at = 0.0
         self._given_up: dict[str, None] = {}  # ids of requests that no kernel shall get any more, oldest first
         self._answered: dict[str, None] = {}  # ids of the newest requests that have a reply, oldest first
+        self._taken_back: set[str] = set()  # ids of what it has been asked, and is not to begin
         self._never_begun: dict[str, None] = {}  # ids of what a kernel that has ended was asked and did not begin
         self.adopted = False
         """Whether an earlier keeper started it, so that what that one knew of its cells is not known."""
@@ -316,6 +318,15 @@ class Kernel:
     def begun(self) -> str | None:
         """The id of the cell that it began last, see `rundir.begun`."""
         return rundir.begun(self._path)
+
+    def take_back(self, message_id: str) -> bool:
+        """Have a cell that the kernel has been asked to run not be run, and say whether that is certain."""
+        if not message_id.isascii() or not message_id.isprintable() or len(message_id) > _LONGEST_ID:
+            return False
+        self._taken_back = {known for known in self._taken_back if known in self.asked}
+        afresh = not self._taken_back
+        self._taken_back.add(message_id)
+        return rundir.take_back(self._path, message_id, afresh)
 
     def never_begun(self, message_id: str) -> bool:
         """Whether it is known that no kernel has begun to do this, and none ever will once it was given up."""

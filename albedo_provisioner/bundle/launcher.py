@@ -9,7 +9,8 @@ Seven things make it differ from `python -m ipykernel_launcher`:
   the processors are busy a cell can be that far ahead of it for a moment; so the queue is made longer.
 - ipykernel takes output of forked children on a TCP port of its own, also when its channels are ipc. Here that is a
   socket in the kernel's private directory too.
-- Before it runs a cell it notes the cell's id in a file, so that it is known after its death whether a cell had begun.
+- Before it runs a cell it notes the cell's id in a file, so that it is known after its death whether a cell had begun;
+  then it looks whether that one was taken back meanwhile (rundir.py), and does not run it if so.
 - Compiled files of ours that a full disk has cut short mend themselves (mending.py); the user's are told (caches.py).
 - It knows which cell it is that calls (`cells.py`), when code in it asks something of its keeper or of a client.
 
@@ -28,6 +29,7 @@ OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The directory with our package, which lies in the one that holds all that is ours on this host."""
 
 _BEGUN_SIZE = 128
+_MOST_TAKEN_BACK = 1 << 16
 
 
 def main() -> None:
@@ -74,7 +76,8 @@ def run() -> None:
         base = json.load(file)["ip"]
     take_forks_output_at(f"ipc://{base}-6")
     take_calls_at(os.path.join(os.path.dirname(base), "calls"))
-    note_what_begins(os.path.join(os.path.dirname(connection_file), "begun"))
+    directory = os.path.dirname(connection_file)
+    note_what_begins(os.path.join(directory, "begun"), os.path.join(directory, "taken-back"))
     IPKernelApp.launch_instance()
 
 
@@ -162,8 +165,10 @@ def take_calls_at(path: str) -> None:
     IPythonKernel.execute_request = execute_request  # type: ignore[method-assign,unused-ignore]
 
 
-def note_what_begins(path: str) -> None:
-    """Have the id of each cell written to this file before it is run; rundir.py reads it."""
+def note_what_begins(path: str, taken_back: str) -> None:
+    """Have the id of each cell written to this file before it is run, which rundir.py reads; those whose ids are in the
+    other file by then are answered as aborted, as ipykernel answers what it throws away.
+    """
     from ipykernel.ipkernel import IPythonKernel
 
     execute: Any = getattr(IPythonKernel, "execute_request", None)
@@ -171,10 +176,17 @@ def note_what_begins(path: str) -> None:
         return
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     os.pwrite(file, b" " * _BEGUN_SIZE, 0)  # the place is taken now: later it may be that the disk is full
+    not_to_run = os.open(taken_back, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+    async def refuse(self: Any, stream: Any, ident: Any, parent: Any) -> None:
+        self.session.send(stream, "execute_reply", {"status": "aborted"}, parent, ident=ident)
 
     def execute_request(self: Any, stream: Any, ident: Any, parent: Any) -> Any:
         cell = str(parent.get("header", {}).get("msg_id", "")).encode("utf-8", "replace")
         os.pwrite(file, cell[:_BEGUN_SIZE].ljust(_BEGUN_SIZE), 0)
+        refused = os.pread(not_to_run, _MOST_TAKEN_BACK, 0)
+        if refused and cell in refused.split(b"\n"):
+            return refuse(self, stream, ident, parent)
         return execute(self, stream, ident, parent)
 
     IPythonKernel.execute_request = execute_request  # type: ignore[method-assign,unused-ignore]

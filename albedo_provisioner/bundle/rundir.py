@@ -22,12 +22,16 @@ KEEPER_LOG = "keeper.log"
 CONNECTION = "connection.json"
 RECORD = "kernel.json"
 BEGUN = "begun"
+TAKEN_BACK = "taken-back"
 LOCK = "lock"
 
 SEVERED = "severed"
 """In a record: whether the kernel's sockets were removed, so that no other keeper can reach it."""
 
 _SHORT = "short"
+
+MOST_TAKEN_BACK = 1 << 16
+"""Bytes that the ids of cells may have which a kernel is not to run; it reads them before each cell."""
 
 MOST_LOG = 4 << 20
 """Bytes that a kernel's log may have before it is begun anew."""
@@ -195,6 +199,33 @@ def begun(path: str) -> str | None:
             return file.read(1024).decode("utf-8", "replace").strip()
     except OSError:
         return None
+
+
+def take_back(path: str, cell: str, afresh: bool) -> bool:
+    """Have a kernel that was given a cell not run it, and say whether that is certain: our launcher looks here when it
+    has noted that a cell begins, so one that it has not noted by now is not run.
+
+    Args:
+        path: the run directory.
+        cell: the cell's id.
+        afresh: whether those that were taken back before are done with.
+    """
+    line = cell.encode() + b"\n"
+    try:
+        # Not made here: there is none where the launcher would not look.
+        file = os.open(os.path.join(path, TAKEN_BACK), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        if afresh:
+            os.truncate(file, 0)
+        if os.fstat(file).st_size + len(line) > MOST_TAKEN_BACK or os.write(file, line) < len(line):
+            return False
+    except OSError:  # the disk is full
+        return False
+    finally:
+        os.close(file)
+    return begun(path) not in (cell, None)
 
 
 def kernel_ids() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -34,6 +35,7 @@ class Execution:
         header: its header.
         reply: the content of the kernel's reply, once it is there.
         began: whether the kernel has said that it runs.
+        began_at: when we heard that, by the monotonic clock; 0.0 before.
         given_up: why there will be no reply, in words; None while there may be one.
         finished: set once both the reply and the idle status have come, or it was given up.
     """
@@ -45,6 +47,7 @@ class Execution:
         self.heard = heard
         self.reply: dict[str, Any] | None = None
         self.began = False
+        self.began_at = 0.0
         self.given_up: str | None = None
         self.finished = asyncio.Event()
         self._idle = False
@@ -52,7 +55,7 @@ class Execution:
     def take_output(self, msg_type: str, content: dict[str, Any]) -> None:
         """Take what the kernel publishes for it."""
         if msg_type == "execute_input":
-            self.began = True
+            self.began, self.began_at = True, time.monotonic()
         elif msg_type == "status":
             self._idle = self._idle or content.get("execution_state") == "idle"
             self._see()

@@ -30,7 +30,8 @@ class SignalledKernel(WatchedKernel):
             signum: the signal.
             timeout: seconds to wait for the host's confirmation.
             cell: the id of one cell of ours that it is meant for, and for no other: where another client's runs first,
-                it waits for its own to begin. None for the cell of ours that runs now, or whatever runs if none does.
+                its own is taken back, of which whoever waits for its reply is told, or it waits for its own to begin,
+                if the kernel cannot do that. None for the cell of ours that runs now, or whatever runs if none does.
 
         Returns:
             whether it waits behind another client's cell.
@@ -72,10 +73,13 @@ class SignalledKernel(WatchedKernel):
         if self._link.attached or signum != signal.SIGINT:
             self._link.doubt()  # if the connection is dead, another one is made soon
             try:
-                return bool((await call).get("behind"))
+                answer = await call
             except LinkAwayError:
                 self._tell_of_later(running)
                 raise
+            if only is not None and answer.get("taken_back"):
+                self._front.give_up("This was not run: it was taken back while another client's code ran.", {only})
+            return bool(answer.get("behind"))
         in_background(call)
         self._tell_of_later(running)
         return False

@@ -96,6 +96,7 @@ class CurrentCell:
             The cell, and how it ended where its reply does not say so.
         """
         began = self.since = time.monotonic()
+        connections = None if kernel.away is not None else kernel.connections
         execution = self.running = send()
         try:
             while not await self._waited_for(execution, _left(timeout, began)) or self._was_aborted(execution):
@@ -103,6 +104,9 @@ class CurrentCell:
                     if self._let_go is execution:
                         self._outlive(execution, notes)
                         return execution, INTERRUPTED
+                    if began < execution.began_at and kernel.connections == connections:
+                        began = execution.began_at  # its time was the time of another client's code until then
+                        continue
                     await self._time_out(kernel, execution, timeout or 0.0, notes)
                     return execution, TIMEOUT
                 await asyncio.sleep(_ABORT_PAUSE)
@@ -153,7 +157,11 @@ class CurrentCell:
             behind = await _interrupt(kernel, execution.msg_id)
         except AlbedoError as error:
             log.info("%s: %s", self._session_id, error)
-        if await finished(execution, 0 if behind else INTERRUPT_GRACE):
+        if behind and execution.given_up is not None:
+            notes.append(
+                f"{execution.given_up} It was waited for {timeout:g} s, and the state of earlier calls is kept."
+            )
+        elif await finished(execution, 0 if behind else INTERRUPT_GRACE):
             if kernel.poll() is None:
                 notes.append(f"{after}; the state of earlier calls is kept.")
         elif behind:

@@ -25,6 +25,7 @@ from albedo_provisioner.sessions import current_cell, joined_kernel
 
 NOTEBOOK = "/nb/a.ipynb"
 STUBBORN = "import time\nwhile True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        pass"
+UNTIL_GO = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
 
 
 @asynccontextmanager
@@ -125,18 +126,24 @@ class TestSessionsThatJoin:
         """L7."""
         async with notebook(embedded_host) as person:
             session = await sessions.join(notebook=NOTEBOOK)
-            cell = person.begin("print('begun', flush=True)\nimport time\ntime.sleep(4)\n'the end'")
+            cell = person.begin(f"print('begun', flush=True)\n{UNTIL_GO}'the end'")
             await cell.until(lambda: cell.stdout)
-            result = await session.execute("import time\ntime.sleep(600)", timeout=0.5, cell_id="late")
-            assert result.status == "timeout"
-            assert "another client" in str(result.kernel.note)
-            again = asyncio.create_task(session.execute("time.sleep(600)", cell_id="again"))
+            late = await session.execute("ran = 'late'", timeout=0.5, cell_id="late")
+            again = asyncio.create_task(session.execute("ran = 'again'", cell_id="again"))
             await under_way(session)
             assert await session.interrupt()
+            assert (late.status, (await again).status) == ("timeout", "interrupted")
+            for result in (late, await again):
+                assert "not run: it was taken back while another client's code ran" in str(result.kernel.note)
+            embedded_host.write("go", "")
             await cell.done()
             assert cell.value == "'the end'"
-            assert (await again).status == "interrupted"
-            assert (await session.execute("6 * 7")).value == "42"
+            assert (await session.execute("'ran' in globals()")).value == "False"
+            assert [(await session.cell(name)).status for name in ("late", "again")] == ["timeout", "interrupted"]
+            cell = person.begin("print('begun', flush=True)\nimport time\ntime.sleep(1)")
+            await cell.until(lambda: cell.stdout)
+            result = await session.execute("time.sleep(3.5)\n6 * 7", timeout=4)
+            assert (result.status, result.value) == ("ok", "42"), "the time behind the notebook's is not the code's own"
 
     async def test_run_also_when_code_of_the_notebook_fails_before(
         self, embedded_host: Embedded, sessions: AsyncSessions
