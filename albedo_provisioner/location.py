@@ -140,6 +140,15 @@ class Location:
         # Plain joining of texts: the constructor folds the double slash that a home of "/" gives.
         return Location(self.host, home + self.path[1:])
 
+    def home_if_at(self, path: str) -> str | None:
+        """The home that this location begins with, when it is known to be the folder `path` on its own machine; None
+        when it begins with none, or that does not tell.
+        """
+        below = self.path[1:]
+        if not _is_own_home(self.path) or not path.endswith(below):
+            return None
+        return path.removesuffix(below) or "/"
+
     def expanded(self) -> Location:
         """A local location with `~` or `~user` expanded by this machine; a remote one is returned as it is.
 

@@ -19,6 +19,7 @@ from ..kernels.endings import end_by_record, in_background
 from ..kernels.joining import candidates
 from ..kernels.records import NOBODY, this_process
 from ..location import Location
+from ..workspace.asking import known_absolute
 from .records import Joined, SessionRecord, SessionRecords, closed
 from .session import SessionCore
 from .tools import SessionTools
@@ -75,15 +76,33 @@ class Registry:
             AlbedoError: they have been closed.
         """
         self._must_be_open()
-        for session in self._sessions.values():
-            record = session.record
-            same = location in (record.location, record.spelled) and record.joined is None
-            if same and (record.owner, record.tools) == (owner, tools.names) and not session.closed:
-                session.tools.replace(tools)
-                return session
+        key = (owner, tools.names)
+        there = [
+            each
+            for each in self._sessions.values()
+            if (each.record.owner, each.record.tools) == key and not each.closed and self._is_at(each.record, location)
+        ]
+        if there:  # several, where nobody knew that they are at the same place: one of them may have been used since
+            session = next((each for each in there if each.record.kernel_id is not None), there[0])
+            session.tools.replace(tools)
+            return session
         left = self._left_at(location, owner, tools.names, python, env)
         new = SessionRecord(uuid.uuid4().hex, owner, location, location, tools.names, python, dict(env or {}))
         return self._add(left or new, tools)
+
+    def _is_at(self, record: SessionRecord, location: Location) -> bool:
+        """Whether a session, with a kernel of its own, is at a location, as far as homes on hosts are known."""
+        if record.joined is not None or record.location.host != location.host:
+            return False
+        places = {record.location, record.spelled, self._absolute(record.location)}
+        return location in places or self._absolute(location) in places
+
+    def _absolute(self, location: Location) -> Location:
+        try:
+            return known_absolute(location, self.home) or location
+        except AlbedoError as error:  # it names somebody else's home, or what is known cannot be read
+            log.info("%s: %s", location, error)
+            return location
 
     def _left_at(
         self,
@@ -99,9 +118,7 @@ class Registry:
         waited for by somebody who does not know of it.
         """
         for record in sorted(self.records.all(), key=lambda each: each.used, reverse=True):
-            if record.process != NOBODY or record.joined is not None:
-                continue
-            if location not in (record.location, record.spelled):
+            if record.process != NOBODY or not self._is_at(record, location):
                 continue
             if (record.owner, record.tools) != (owner, tools) or python not in (None, record.python):
                 continue

@@ -291,6 +291,7 @@ class SessionCore:
             held.lose(held.kernel.cause or "its kernel ended")
         report.reused = False
         await held.start(call.wait_for_sign_in)
+        await self.workspace.visited(self.record.spelled)
         self._telling.of_loss(report, notes)
         report.location = str(self.record.location)
         self._put()

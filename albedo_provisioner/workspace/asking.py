@@ -124,6 +124,20 @@ def known_absolute(location: Location, home: str | os.PathLike[str] | None = Non
     return None if there is None else location.resolved(there)
 
 
+async def learn_home(asked: Location, found: Location, home: str | os.PathLike[str] | None = None) -> None:
+    """Keep what a visit to a folder has told of the home on its host.
+
+    Args:
+        asked: the location as it was spelled; nothing is learnt of one that does not begin with a home.
+        found: the same with its absolute path.
+        home: see `albedo_home`.
+    """
+    there = asked.home_if_at(found.path)
+    if asked.host is not None and there is not None:
+        host = asked.host
+        await in_thread(lambda: Mirror(home).put_home(host, there))
+
+
 def _host_error(state: HostState) -> HostError:
     kinds: dict[str, type[HostError]] = {NEEDS_AUTH: SignInError, UNSUPPORTED: UnsupportedHostError}
     return kinds.get(state.state, UnreachableError)(state.host, state.advice or state.detail, state.detail)

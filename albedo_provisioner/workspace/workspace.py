@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from ..errors import AlbedoError, HostError, WorkspaceLinkError
 from ..hosts.io_thread import in_thread
 from ..location import Location, place
-from .asking import LinkedWorkspace, absolute, known_absolute, look_at, refresh, within
+from .asking import LinkedWorkspace, absolute, known_absolute, learn_home, look_at, refresh, within
 from .context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContext, compose
 from .links import LinkNews, WorkspaceGroups, link_id
 from .memory import WorkspaceMemory
@@ -45,6 +45,13 @@ class Workspace:
         self._python = python
         self._news = LinkNews(home)
         self._background: set[asyncio.Task[Any]] = set()
+
+    async def visited(self, asked: Location) -> None:
+        """Take note that its host has told where it is, which was asked for as `asked`."""
+        try:
+            await learn_home(asked, self._where(), self._home)
+        except AlbedoError as error:  # it is told again
+            log.info("%s: %s", self._where(), error)
 
     # -- memory ----------------------------------------------------------------------------------------------
 
