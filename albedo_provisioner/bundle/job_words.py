@@ -26,7 +26,8 @@ def how_it_ended(summary: dict[str, Any]) -> str:
 
 def sentence(summary: dict[str, Any]) -> str:
     """Return a sentence about a job that has ended: "The job `make -j8` ended with exit code 2 after 40 s." """
-    text = f"The job `{summary['command']}` {how_it_ended(summary)}"
+    command = summary["command"].encode("utf-8", "backslashreplace").decode()  # a file's name need not be text
+    text = f"The job `{command}` {how_it_ended(summary)}"
     if summary["ended"] is not None:
         text += f" after {duration(summary['ended'] - summary['started'])}"
     return f"{text}{'; ' + summary['problem'] if summary.get('problem') else ''}."

@@ -24,12 +24,26 @@ def raw_part(parts: Sequence[Buffer], which: int) -> bytes | None:
 
 
 def json_part(parts: Sequence[Buffer], which: int) -> dict[str, Any]:
-    """Return a JSON part as a dictionary; empty when this is no Jupyter message."""
+    """Return a JSON part as a dictionary; empty when this is no Jupyter message.
+
+    Bytes of a text that are no UTF-8 become lone surrogates: names of files may have such, and kernels send them on as
+    what they had been.
+    """
     data = raw_part(parts, which)
     if data is None:
         return {}
     try:
         content = json.loads(data)
+    except UnicodeDecodeError:
+        return _dictionary(data.decode("utf-8", "surrogateescape"))
+    except (ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _dictionary(text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

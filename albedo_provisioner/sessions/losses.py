@@ -39,7 +39,8 @@ def note_move(record: SessionRecord, before: object, after: object, news: str = 
 
 
 def _note(record: SessionRecord, why: str, news: str) -> None:
-    line = " ".join(f"{why} {news}".split())
+    words = f"{why} {news}".encode("utf-8", "backslashreplace").decode()  # what is on record has to be text
+    line = " ".join(words.split())
     record.lost = line if record.lost is None else f"{record.lost}\n{line}"
 
 

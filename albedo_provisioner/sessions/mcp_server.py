@@ -6,6 +6,7 @@ Needs the official Python SDK, which is an extra: `pip install 'albedo-provision
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -37,6 +38,8 @@ _LIMITS = Limits(displays=5_000_000)
 
 _MOST_TEXT = 500_000
 """Characters of a result's text for a model."""
+
+_NO_TEXT = re.compile("[\ud800-\udfff]")
 
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
@@ -183,8 +186,8 @@ def shown(result: Result) -> CallToolResult:
     if result.kernel.note:
         lines.append(f"[note] {result.kernel.note}")
     text = ClippedText.of("\n".join(lines) or "[ok, no output]", _MOST_TEXT, None).text
-    content: list[Any] = [TextContent(type="text", text=text)]
-    structured = result.to_dict()
+    content: list[Any] = [TextContent(type="text", text=_fit(text))]
+    structured = json.loads(_fit(json.dumps(result.to_dict(), ensure_ascii=False), in_json=True))
     for output in structured["outputs"]:
         data = output.get("data") or {}
         for kind in _IMAGES:
@@ -193,13 +196,20 @@ def shown(result: Result) -> CallToolResult:
     return CallToolResult(content=content, structured_content=structured)
 
 
+def _fit(text: str, *, in_json: bool = False) -> str:
+    """Return a text with escapes for lone surrogates, which what code prints may have, and no message can carry."""
+    escape = r"\\u" if in_json else r"\u"
+    return _NO_TEXT.sub(lambda found: f"{escape}{ord(found[0]):04x}", text)
+
+
 def _text(text: str) -> CallToolResult:
-    return CallToolResult(content=[TextContent(type="text", text=text)])
+    return CallToolResult(content=[TextContent(type="text", text=_fit(text))])
 
 
 def _json(content: Any) -> CallToolResult:
+    text = _fit(json.dumps(content, indent=1, ensure_ascii=False), in_json=True)
+    content = json.loads(text)
     structured = content if isinstance(content, dict) else {"result": content}
-    text = json.dumps(content, indent=1, ensure_ascii=False)
     return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=structured)
 
 

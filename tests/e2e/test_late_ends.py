@@ -99,11 +99,14 @@ async def test_an_interrupt_reaches_a_call_that_still_waits_for_its_kernel(
 async def test_code_behind_a_notebooks_is_told_of_when_its_turn_has_come(
     embedded_host: Embedded, async_sessions: AsyncSessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L8: an interrupt may come too late for what is short, and then it is not said that it was interrupted."""
+    """L8: where a kernel cannot take code back, as others than Python's. An interrupt may come too late for what is
+    short, and then it is not said that it was interrupted.
+    """
     monkeypatch.setattr(current_cell, "INTERRUPT_GRACE", 0.5)
     async with started(embedded_host.location()) as person:
         (kernel,) = KernelRecords().all()
         session = await async_sessions.join(kernel.kernel_id)
+        (embedded_host.home / ".albedo-remote" / "run" / kernel.kernel_id / "taken-back").unlink()
         cell = person.begin(UNTIL_GO)
         await cell.until(lambda: cell.stdout)
         result = await session.execute("41 + 1", timeout=0.3, cell_id="behind")

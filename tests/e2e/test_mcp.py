@@ -94,6 +94,8 @@ async def test_code_runs_on_a_host_and_keeps_its_state_until_a_reset(any_host: H
         assert "The kernel was ended" in text(await client.call_tool("reset", where))
         assert "no kernel to end" in text(await client.call_tool("reset", {**where, "kernel": "never"}))
         assert "NameError" in text(await client.call_tool("execute", {**where, "code": "x"}))
+        name = await client.call_tool("execute", {**where, "code": "import os\nprint(os.fsdecode(b'\\xff'))"})
+        assert (text(name), content(name)["stdout"]) == (r"\udcff", "\\udcff\n"), "what no message can carry"
         late = await client.call_tool("execute", {**where, "code": "import time\ntime.sleep(600)", "timeout": 1})
         assert "[timeout]" in text(late)
         assert "kept" in text(late)

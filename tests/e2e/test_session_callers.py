@@ -148,6 +148,46 @@ class TestOutputs:
         assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+class TestTextThatIsNone:
+    """Lone surrogates: Python makes them of names of files that are no UTF-8, and `json` of what others have cut."""
+
+    def test_is_in_results_and_on_record_as_it_came(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        """What ipykernel cannot send is its own loss, and is told in words."""
+        session = sessions.open(embedded_host.location(), tools={"echo": lambda text: text})
+
+        def run(code: str) -> Result:
+            result = session.execute(code, timeout=60)
+            assert session.cell(result.cell_id).to_dict() == result.to_dict()
+            return result
+
+        session.execute("import os\nfrom IPython.display import HTML, display\nname = os.fsdecode(b'\\xff.txt')")
+        assert run("print(name)").stdout == "\udcff.txt\n"
+        assert run("import sys\nprint(name, file=sys.stderr)").stderr == "\udcff.txt\n"
+        assert run("class Odd:\n    def __repr__(self): return name\nOdd()").value == "\udcff.txt"
+        assert run("raise ValueError(name)").error == "ValueError: \udcff.txt"
+        assert run("display(HTML(name))").outputs[0]["data"]["text/html"] == "\udcff.txt"
+        assert run("tools.echo(name) == name").value == "True"
+        assert run("tools.echo('\\ud800')").value == "'\\ud800'"
+        for code in (
+            "print('\\ud800')",
+            "raise ValueError('\\ud800')",
+            "display(HTML('\\ud800'))",
+            "memory.append(name)",
+        ):
+            assert run(code).status in ("ok", "error"), code
+        assert run("x = 41\nx + 1").value == "42"
+
+    def test_does_not_keep_a_session_from_what_it_tells(self, embedded_host: Embedded, sessions: Sessions) -> None:
+        session = sessions.open(embedded_host.location())
+        session.execute("job = run('sh', '-c', 'while [ ! -e go ]; do sleep 0.05; done # \\udcff')")
+        embedded_host.write("go", "")
+        wait_until(lambda: session.status()["jobs"][0]["state"] == "ended", what="the job has ended")
+        session.reset()
+        result = session.execute("1")
+        assert (result.value, result.kernel.state_reset) == ("1", True)
+        assert r"# \udcff'` ended with exit code 0" in str(result.kernel.note)
+
+
 OLD_SCHEMA = """
 CREATE TABLE sessions (session_id TEXT PRIMARY KEY, owner TEXT NOT NULL, location TEXT NOT NULL, spelled TEXT NOT NULL,
     tools TEXT NOT NULL, python TEXT, env TEXT NOT NULL, kernel_id TEXT, lost TEXT, created REAL NOT NULL,

@@ -160,17 +160,19 @@ async def test_a_call_that_is_given_up_does_not_begin_on_the_next_kernel(
     assert not (embedded_host.home / "ran").exists()
 
 
-def test_a_folder_below_the_home_is_one_place_once_the_home_is_known(
-    embedded_host: Embedded, sessions: Sessions
-) -> None:
-    folders = {name: embedded_host.location(embedded_host.make_folder(name)) for name in ("proj", "other")}
-    first, second = sessions.open(f"{embedded_host.alias}:~/proj"), sessions.open(folders["proj"])
-    assert first.id != second.id, "nobody could know"
-    first.execute("x = 41")
-    for spelled in (f"{embedded_host.alias}:~/proj", folders["proj"]):
-        assert sessions.open(spelled).execute("x").value == "41"
-    other = sessions.open(f"{embedded_host.alias}:~/other")
-    assert sessions.open(folders["other"]).id == other.id
-    sessions.leave()
-    with Sessions() as again:
-        assert again.open(folders["other"]).id == other.id
+def test_a_folder_below_the_home_is_one_place_once_the_home_is_known(embedded_host: Embedded) -> None:
+    below_home, folders = f"{embedded_host.alias}:~", {}
+    for name in ("proj", "other"):
+        folders[name] = embedded_host.location(embedded_host.make_folder(name))
+    with Sessions() as sessions:
+        first, second = sessions.open(f"{below_home}/proj"), sessions.open(folders["proj"])
+        assert first.id != second.id, "nobody could know"
+        first.execute("x = 41")
+        for spelled in (f"{below_home}/proj", folders["proj"]):
+            assert sessions.open(spelled).execute("x").value == "41"
+        other = sessions.open(f"{below_home}/other")
+        assert sessions.open(folders["other"]).id == other.id
+        sessions.leave()
+    with Sessions() as sessions:
+        assert sessions.open(folders["other"]).id == other.id
+        assert sessions.close_owner("") == 3
