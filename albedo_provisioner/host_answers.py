@@ -27,7 +27,7 @@ class HostAnswers:
     async def ask(self, kernel: RemoteKernel) -> bool:
         """Say whether the host answers, within some seconds."""
         self._asked_at = time.monotonic()
-        patience = RESTART_PATIENCE if kernel.away is not None else ANSWER_PATIENCE
+        patience = RESTART_PATIENCE if kernel.lost else ANSWER_PATIENCE
         answers = await io_thread.run(kernel.answers_within(patience))
         if answers:
             self._answered_at = time.monotonic()
@@ -45,4 +45,4 @@ class HostAnswers:
 
     def out_of_reach(self, kernel: RemoteKernel) -> bool:
         """Whether the host is out of reach, or has just not answered, so that waiting for it is of no use."""
-        return kernel.away is not None or self.asked_in_vain(kernel)
+        return kernel.lost or self.asked_in_vain(kernel)

@@ -209,6 +209,11 @@ class KernelLink:
         return self._ended
 
     @property
+    def between_keepers(self) -> bool:
+        """Whether the host has just answered, and there is no connection only because another keeper is being made."""
+        return self.away == _KILLED
+
+    @property
     def congested(self) -> bool:
         """Whether more is waiting to be sent than should be."""
         return self._link.held > HOLD
@@ -404,7 +409,7 @@ class KernelLink:
         self.away = why
         self.tried.clear()
         if self._greeted is not None and not self._greeted.done():
-            self._greeted.set_exception(UnreachableError(self._transport.host, f"{self._transport.host}: {why}."))
+            self._greeted.set_exception(UnreachableError(self._transport.host, f"{self._transport.host}: {why}.", why))
         self._drop(visit)
 
     def _drop(self, visit: Visit) -> None:

@@ -95,6 +95,11 @@ class WatchedKernel:
         return None if self._gone_at is not None else self._link.away  # that host has answered
 
     @property
+    def lost(self) -> bool:
+        """Whether the host is known to be out of reach."""
+        return self.away is not None and not self._link.between_keepers
+
+    @property
     def shut_out(self) -> SignInError | None:
         """What a person has to do before the host can be reached again; None where that is not known to be so."""
         return self._link.shut_out
