@@ -80,8 +80,8 @@ def must_have_room(for_python: bool = True) -> None:
     """
     from .spawn import KEEPER_TASKS, KERNEL_TASKS, task_room
 
-    room = task_room()
     needed = KEEPER_TASKS + (KERNEL_TASKS if for_python else 1)
+    room = task_room(needed)
     if room is not None and room[0] - room[1] < needed:
         fail("tasks", limit=room[0], now=room[1], needed=needed)
 

@@ -16,7 +16,7 @@ from typing import Any
 from . import entry, logind, rundir, wheels
 from .importing import why_not_imported
 from .private import is_loose, why_foreign
-from .spawn import folder_path, task_room
+from .spawn import KEEPER_TASKS, KERNEL_TASKS, folder_path, task_room
 
 Facts = dict[str, Any]
 
@@ -34,7 +34,7 @@ def looks(request: Facts) -> dict[str, Callable[[], Facts]]:
 
 def tasks() -> Facts:
     """How many processes and threads the account may have, and has; both None where there is no limit."""
-    limit, now = task_room() or (None, None)
+    limit, now = task_room(KEEPER_TASKS + KERNEL_TASKS) or (None, None)
     return {"limit": limit, "now": now}
 
 

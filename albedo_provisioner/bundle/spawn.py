@@ -9,6 +9,7 @@ import re
 import resource
 import signal
 import sys
+import time
 from typing import Any
 
 from . import kernelspecs, rundir
@@ -24,8 +25,12 @@ FEW_FILES = 256
 
 _ENOUGH_FILES = 1024
 
-KEEPER_TASKS, KERNEL_TASKS = 3, 13
-"""Processes and threads that a keeper and a Python kernel are, and take (`ulimit -u` counts both)."""
+KEEPER_TASKS, KERNEL_TASKS = 3, 12
+"""Processes and threads that a keeper and a Python kernel are, and take (`ulimit -u` counts both). With one less a
+kernel of ipykernel 7 gets to its first cell at times, with two less never."""
+
+_SETTLED = 1.0
+"""Seconds within which what brought us here (the login's shells, what watched them) has ended."""
 
 _NAME = re.compile(r"\$(?:(\$)|([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})")
 
@@ -146,13 +151,24 @@ def raise_file_limit() -> int:
     return most
 
 
-def task_room() -> tuple[int, int] | None:
+def task_room(wanted: int = 0) -> tuple[int, int] | None:
     """Return how many processes and threads the account may have here (`ulimit -u`), and how many it has now, ours
     included; None where there is no limit, as for root, or where they cannot be counted.
+
+    Args:
+        wanted: for how many more there should be room; if there is not, what just ends is waited for.
     """
     limit = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     if limit == resource.RLIM_INFINITY or os.geteuid() == 0:
         return None
+    deadline = time.monotonic() + _SETTLED
+    while (count := _count_tasks()) and limit - count < wanted and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return (limit, count) if count else None
+
+
+def _count_tasks() -> int:
+    """Return how many processes and threads the account has here; 0 where they cannot be counted."""
     count = 0
     try:
         with os.scandir("/proc") as entries:
@@ -161,8 +177,8 @@ def task_room() -> tuple[int, int] | None:
                     if entry.name.isdecimal() and entry.stat().st_uid == os.getuid():
                         count += len(os.listdir(f"/proc/{entry.name}/task"))
     except OSError:
-        return None
-    return (limit, count) if count else None
+        return 0
+    return count
 
 
 def memory_limit() -> int | None:

@@ -23,6 +23,9 @@ def death_in(printed: str) -> str:
     return " / ".join([lines[at], *causes[-1:], *([home] if home else [])])[:_MOST_CAUSE]
 
 
+NO_MORE_TASKS = re.compile("can't start new thread|Resource temporarily unavailable")
+"""What programs say that are allowed no more processes or threads."""
+
 _OUR_FRAME = 'File "<string>", line '
 _FRAME = re.compile(r'^ *File "(/[^"\n]+)", line \d+', re.MULTILINE)
 

@@ -27,7 +27,7 @@ from ..errors import (
     UnreachableError,
     UnsupportedHostError,
 )
-from .last_words import FATAL, cause_in
+from .last_words import FATAL, NO_MORE_TASKS, cause_in
 from .package_refusals import lacks_packages
 from .ssh_config import command_line, ssh_command
 from .transport import Exit
@@ -161,8 +161,8 @@ def few_tasks(host: str, limit: int, now: int, needed: int) -> KernelStartError:
     return KernelStartError(
         host,
         f"The account may have no more than {limit} processes and threads on {host} (ulimit -u) and has {now} now; a "
-        f"kernel takes {needed}. See where the login sets that (its profile, limits.conf), or end what is not needed "
-        "there.",
+        f"kernel takes {needed}. See where the login sets that (its profile, limits.conf), or end what is not "
+        "needed there.",
         f"no more than {limit} processes and threads (ulimit -u), and {now} there now",
     )
 
@@ -354,7 +354,7 @@ def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:
     if isinstance(limit, int) and limit < LITTLE_MEMORY:
         little = f". A process may have no more than {limit / 1e6:.0f} MB of memory there (ulimit -v)."
     room = exit_.get("task_room")
-    if room and (room[0] - room[1] < KERNEL_TASKS or _NO_MORE_TASKS.search(words)):
+    if room and (room[0] - room[1] < KERNEL_TASKS or NO_MORE_TASKS.search(words)):
         little += (
             f". The account may have no more than {room[0]} processes and threads there (ulimit -u) and had {room[1]} "
             f"without this kernel, which takes {KERNEL_TASKS} at least."
@@ -372,9 +372,6 @@ def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:
         words,
     )
 
-
-_NO_MORE_TASKS = re.compile(f"can't start new thread|{re.escape(os.strerror(errno.EAGAIN))}")
-"""What programs say that are allowed no more processes or threads."""
 
 LITTLE_MEMORY = 1 << 30
 """Bytes of address space that a kernel, or what it imports, may well want."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import AlbedoError, ConfigError, LinkAwayError
 from ..hosts.asking import ask
+from ..hosts.last_words import NO_MORE_TASKS, cause_in
 from .records import ENDING, KernelRecord, KernelRecords, this_process
 from .request import KernelRequest
 
@@ -146,12 +147,19 @@ def how_it_ended(exit_: dict[str, Any]) -> str:
     if code is None:
         return "has ended; its keeper was killed before, so how is not known" + _beside(exit_)
     if code >= 0:
-        return f"ended by itself with exit status {code}"
+        return f"ended by itself with exit status {code}{_without_tasks(exit_)}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"was ended by {name}{_beside(exit_)}"
+    return f"was ended by {name}{_without_tasks(exit_) or _beside(exit_)}"
+
+
+def _without_tasks(exit_: dict[str, Any]) -> str:
+    """Return what the last words of a kernel add that had too few processes and threads; empty for others."""
+    if not NO_MORE_TASKS.search(cause_in(str(exit_.get("words") or ""))):
+        return ""
+    return "; it was allowed no more processes or threads (ulimit -u), as its last words say"
 
 
 def _beside(exit_: dict[str, Any]) -> str:

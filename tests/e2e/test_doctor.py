@@ -17,6 +17,7 @@ from door import Door
 from faces import Embedded, Host, Real
 from kernels import started
 from masters import Master
+from procs import everyone, wait_until
 
 from albedo_provisioner import AsyncHosts, Hosts
 from albedo_provisioner.bundle import spawn
@@ -378,6 +379,15 @@ class TestProcesses:
         found = await AsyncHosts().diagnose(str(sshd_host.alias))
         assert blocking(found) == []
         assert only(found, "processes").state == "note"
+        async with started(sshd_host.location()) as kernel:
+            assert await kernel.value("1 + 1") == "2"
+
+    async def test_that_are_as_many_as_a_kernel_takes_are_enough(self, sshd_host: Real) -> None:
+        """Beside what serves the connection and the command."""
+        uid = sshd_host.account.uid
+        wait_until(lambda: not [each for each in everyone() if each.uid == uid], what="no process of a test before")
+        profile = (sshd_host.home / ".profile").read_text()
+        sshd_host.write(".profile", f"{profile}ulimit -u {spawn.KEEPER_TASKS + spawn.KERNEL_TASKS + 2}\n")
         async with started(sshd_host.location()) as kernel:
             assert await kernel.value("1 + 1") == "2"
 
