@@ -16,8 +16,9 @@ from typing import Any
 import zmq
 from jupyter_client.session import Session
 
-from ..bundle.messages import CONTENT, DELIMITER, HEADER, PARENT, json_part, raw_part
+from ..bundle.messages import DELIMITER, HEADER, PARENT, json_part
 from ..bundle.wire import CONTROL, IOPUB, SHELL, STDIN, Buffer
+from .cell_ends import CellEnds
 from .endings import in_background
 from .endpoints import HEARTBEAT, Addresses
 from .front import REPLY_LOST, FrontMaker, Send
@@ -103,7 +104,7 @@ class Relay:
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
-        self._done: set[str] = set()  # ids of those of which the kernel has said that it is done
+        self._ends = CellEnds()
         self._asked_twice: dict[
             str, bool
         ] = {}  # by id, requests sent on shell and on control: whether one was answered
@@ -239,28 +240,21 @@ class Relay:
                     del self._asked_twice[message_id]
                     return
         if channel == SHELL:
-            self._asked.pop(message_id, None)
-            self._done.discard(message_id)
+            if message_id in self._asked:
+                self._ends.replied(self._asked.pop(message_id)[1])
             if message_id in self._probes:
                 self._probed(self._probes.pop(message_id))
                 return
         socket = self._sockets.get(channel)
         if socket is not None:
             if channel == IOPUB:
-                if self._asked and parts[0][-6:] == b"status":  # the topic, by which it is told without parsing
-                    self._note_status(parts)
-                self._publisher.send(parts)
+                if self._ends.published(parts, self._asked):
+                    self._publisher.send(parts)
             else:
                 socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
             # Sending uses up zmq's sign that something has come.
             if _readable(socket):
                 asyncio.get_running_loop().call_soon(self._take, channel)
-
-    def _note_status(self, parts: Sequence[Buffer]) -> None:
-        if b'"idle"' in (raw_part(parts, CONTENT) or b""):
-            message_id = json_part(parts, PARENT).get("msg_id")
-            if message_id in self._asked:
-                self._done.add(message_id)
 
     @property
     def running(self) -> list[dict[str, Any]]:
@@ -297,14 +291,15 @@ class Relay:
 
     def end(self, why: str, wanted: bool, only: set[str] | None = None) -> list[str]:
         """The kernel has ended; see `Front`. Which client wanted that, if one did, is not known: all are told."""
+        for header in self._ends.without_idle():
+            self._say_idle(header)
         return self._give_up(why, only, "KernelDied")
 
     def _give_up(self, why: str | None, only: set[str] | None, ename: str) -> list[str]:
         told = []
         for message_id in [known for known in self._asked if only is None or known in only]:
             identities, header = self._asked.pop(message_id)
-            done = message_id in self._done
-            self._done.discard(message_id)
+            done, failed = self._ends.of(message_id)
             if why is None or header.get("msg_type") != "execute_request":
                 continue
             self._linger = _LAST_WORDS
@@ -314,13 +309,18 @@ class Relay:
             else:
                 error = {"ename": ename, "evalue": why, "traceback": [why]}
                 self.tell(header, why + "\n")
-                self._say(IOPUB, [b"error"], "error", error, header)
+                if not failed:
+                    self._say(IOPUB, [b"error"], "error", error, header)
             reply = {**error, "status": "error", "execution_count": 0}
             self._say(SHELL, identities, "execute_reply", reply, header)
             if not done:
-                self._say(IOPUB, [b"status"], "status", {"execution_state": "idle"}, header)
+                self._say_idle(header)
             told.append(message_id)
         return told
+
+    def _say_idle(self, parent: dict[str, Any]) -> None:
+        self._say(IOPUB, [b"status"], "status", {"execution_state": "idle"}, parent)
+        self._ends.told(parent["msg_id"])
 
     def _say(
         self, channel: int, idents: list[bytes], msg_type: str, content: dict[str, Any], parent: dict[str, Any]

@@ -155,6 +155,12 @@ class TestDeath:
             assert not alive(int(cell.stdout)), "what the old kernel had started"
 
 
+def assert_one_end(cell: Cell) -> None:
+    """Assert that a cell that failed was told so once, and once that it is over (a second reply fails by itself)."""
+    states = [message["content"]["execution_state"] for message in cell.of_type("status")]
+    assert (states, len(cell.of_type("error"))) == (["busy", "idle"], 1), cell
+
+
 class TestRestart:
     async def test_clients_go_on_with_the_new_kernel_over_the_connections_they_have(self, any_host: Host) -> None:
         """K4."""
@@ -179,6 +185,33 @@ class TestRestart:
                 await cell.until(functools.partial(lambda cell: cell.stdout, cell))
                 await kernel.manager.restart_kernel(now=number % 2 == 0)
                 assert await kernel.value("1 + 1") == "2"
+
+    async def test_of_a_running_cell_gives_it_one_end(self, embedded_host: Embedded) -> None:
+        """K4, K5: it is interrupted first, and what comes of that is not said once more when the kernel is gone."""
+        fails = (
+            "import time\nfrom IPython import get_ipython\nkernel = get_ipython().kernel\n"
+            "content = {'ename': 'Cut', 'evalue': 'short', 'traceback': []}\n"
+            "kernel.send_response(kernel.iopub_socket, 'error', content)\ntime.sleep(600)"
+        )
+        async with started(embedded_host.location()) as kernel:
+            for code in ("time.sleep(600)", "while True: sum(range(9999))", "while True: print('x' * 200)"):
+                cell = kernel.begin(f"import time\nprint('begun', flush=True)\n{code}")
+                await cell.until(functools.partial(lambda cell: cell.stdout, cell))
+                await kernel.manager.restart_kernel()
+                await cell.done()
+                assert await kernel.value("1 + 1") == "2"
+                assert_one_end(cell)
+
+            cell = kernel.begin(fails)
+            await cell.until(lambda: cell.of_type("error"))
+            kill(embedded_host, kernel.status["pid"])
+            await cell.done()
+            assert cell.reply is not None
+            assert cell.reply["ename"] == "KernelDied"
+            assert "SIGKILL" in cell.stderr
+            await kernel.manager.restart_kernel()
+            assert await kernel.value("1 + 1") == "2"
+            assert_one_end(cell)
 
     async def test_a_request_made_while_it_restarts_is_answered_by_the_new_kernel(self, remote_host: Host) -> None:
         """K4, L5."""
