@@ -107,6 +107,7 @@ class Interrupts:
         self._begun: dict[str, _Cell] = {}  # those without a reply
         self._parent = b""  # of the message before
         self._current: _Cell | None = None  # whose it was
+        self._idle_at = 0.0  # when the kernel was done with a cell last, whosever that was
 
     # -- what the kernel says --------------------------------------------------------------------------------
 
@@ -124,7 +125,7 @@ class Interrupts:
         kind = json_part(parts, HEADER).get("msg_type")
         if kind == "status":
             if json_part(parts, CONTENT).get("execution_state") == "idle":
-                current.idle = time.monotonic()
+                current.idle = self._idle_at = time.monotonic()
         elif kind != "execute_input":
             current.spoke = True
 
@@ -221,9 +222,9 @@ class Interrupts:
         """Return when a cell that the kernel is done with has no reply to wait for any more."""
         if begun.interrupted:
             return idle + SILENT
-        # What another cell runs may keep the kernel from sending anything, this reply included.
+        # What another cell runs may keep the kernel from sending anything, this reply included, until it has ended.
         others = (other for known, other in self._begun.items() if known != cell and known in self._kernel.asked)
-        return math.inf if any(other.idle is None for other in others) else idle + MUTE
+        return math.inf if any(other.idle is None for other in others) else max(idle, self._idle_at) + MUTE
 
     def _due(self, cell: str, meant: _Meant, now: float) -> None:
         begun = self._begun.get(cell)

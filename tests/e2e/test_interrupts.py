@@ -10,6 +10,8 @@ from faces import Embedded
 from kernels import started, under_way
 
 from albedo_provisioner import AsyncSession, AsyncSessions, Result
+from albedo_provisioner.bundle.interrupts import MUTE
+from albedo_provisioner.kernels.records import KernelRecords
 
 SLEEP = "import time\ntime.sleep(600)"
 
@@ -114,6 +116,36 @@ async def test_code_that_has_no_reply_without_one_does_not_hang_either(embedded_
         assert "gave no answer" in str(result.kernel.note)
         result = await session.execute("x")
         assert (result.value, result.kernel.reused) == ("41", True)
+
+
+HELD = """
+import time
+session, held = get_ipython().kernel.session, []
+send = session.send
+def hold(stream, kind, *arguments, **more):
+    if kind != "execute_reply":
+        return send(stream, kind, *arguments, **more)
+    del session.send
+    held.append(lambda: send(stream, kind, *arguments, **more))
+session.send = hold
+while not os.path.exists("go"): time.sleep(0.01)
+6 * 7
+"""
+
+
+async def test_code_whose_reply_waits_for_another_clients_is_not_given_up(embedded_host: Embedded) -> None:
+    """As long as that one runs, the kernel may well be kept from sending the reply."""
+    async with started(embedded_host.location()) as person, AsyncSessions() as sessions:
+        (kernel,) = KernelRecords().all()
+        session = await sessions.join(kernel.kernel_id)
+        await session.execute("import os")
+        call = asyncio.create_task(session.execute(HELD))
+        await under_way(session)
+        other = person.begin(f"time.sleep({MUTE + 1.5})\nheld.pop()()")
+        embedded_host.write("go", "")
+        result = await call
+        assert (result.status, result.value, result.kernel.note) == ("ok", "42", None)
+        await other.done()
 
 
 async def test_one_for_a_kernel_that_has_just_ended_is_silent(embedded_host: Embedded) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import time
 
 import pytest
 from faces import Embedded, keeper_of
@@ -123,6 +124,33 @@ async def test_code_behind_a_notebooks_is_told_of_when_its_turn_has_come(
         other = await session.execute("1 / 0", cell_id="behind")
         assert (other.status, other.value) == (result.status, result.value)
         assert "other code" in str(other.kernel.note)
+
+
+async def test_code_that_outlives_its_call_keeps_its_kernel_and_its_end_is_a_use(embedded_host: Embedded) -> None:
+    """S7: the time without use begins when the code has ended, and not when its call had."""
+    idle = 3.0
+    async with AsyncSessions(idle_timeout=idle) as sessions:
+        session = await sessions.open(embedded_host.location())
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+        told = {"on_output": lambda _: loop.call_soon_threadsafe(begun.set)}
+        call = asyncio.create_task(session.execute(UNTIL_GO, timeout=1, cell_id="late", **told))
+        await begun.wait()
+        embedded_host.down()
+        assert (await call).status == "timeout"
+        called = time.monotonic()
+        await eventually(lambda: time.monotonic() > called + idle + 1)  # the time itself, and a look
+        assert (await session.status())["kernel_id"] is not None
+        embedded_host.up()
+        await ended(session, "late")
+        came_to_its_end = time.monotonic()
+
+        async def gone() -> bool:
+            return (await session.status())["kernel_id"] is None
+
+        await eventually(gone)
+        assert time.monotonic() - came_to_its_end > idle / 2
+        result = await session.execute("1")
+        assert f"nothing had used it for {idle:g} s" in str(result.kernel.note)
 
 
 async def test_a_reset_by_another_hand_is_told_by_the_next_result(
