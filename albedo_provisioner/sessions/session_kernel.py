@@ -141,14 +141,14 @@ class SessionKernel:
         )
         # On record before it is started: when this process is killed meanwhile, the next one takes the kernel up.
         kernel_id = self._record.kernel_id = str(uuid.uuid4())
-        self._put()
         try:
+            self._put()
             kernel = await RemoteKernel.start(
                 request, self._make_console, self._stepped, kernel_id, on_let_in=self._was_let_in
             )
         except BaseException:
             self._record.kernel_id = None
-            self._put()
+            self._put_if_possible()
             raise
         self._register(kernel)
 
