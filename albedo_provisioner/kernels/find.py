@@ -102,8 +102,9 @@ async def by_notebook_on_io_thread(path: str, deadline: float) -> list[FoundKern
         ]
         if not found:
             raise AlbedoError(
-                f"No kernel is known to have run for {path}; `jupyter albedo kernels` lists those there are, and "
-                "`jupyter albedo recover --kernel ID` takes any of them."
+                f"No kernel is known to have run for {path} that has not been ended, with all that it had kept; "
+                "`jupyter albedo kernels` lists those there are, and `jupyter albedo recover --kernel ID` takes any of "
+                "them."
                 f" {_unasked(answers)}".rstrip()
             )
     return sorted(found, key=lambda kernel: kernel.since or 0.0, reverse=True)

@@ -242,3 +242,25 @@ def test_a_host_out_of_reach_is_told_in_its_words(embedded_host: Embedded, noteb
     assert notebook.read_bytes() == before
     embedded_host.up()
     albedo("stop", "--notebook", notebook)
+
+
+def test_a_kernel_whose_end_is_to_come_has_its_journal_until_then(embedded_host: Embedded, notebook: Path) -> None:
+    """Its end was asked for while the host was out of reach. Then it is as with one that was ended at once."""
+    printing = (
+        "print('BEGUN', flush=True)\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint('END')"
+    )
+    crash(add_kernelspec(embedded_host.location()), notebook, [("first", printing)])
+    kernel = until_state("busy")
+    embedded_host.down()
+    assert "is to be ended" in albedo("stop", kernel["kernel_id"], status=1)
+    embedded_host.write("go", "")
+    embedded_host.up()
+    assert "cell 1: 2 lines of In [1] put in" in albedo("recover", notebook)
+    assert text(read(notebook).cells[0]) == "BEGUN\nEND\n"
+    assert "ending (ended now)" in albedo("kernels")
+    later = albedo("recover", notebook, status=1)
+
+    crash(add_kernelspec(embedded_host.location()), notebook, [("first", "print('BEGUN')")])
+    albedo("stop", until_state("idle")["kernel_id"])
+    assert albedo("recover", notebook, status=1) == later
+    assert "that has not been ended" in later
