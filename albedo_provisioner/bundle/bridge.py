@@ -48,7 +48,11 @@ def start(request: dict[str, Any]) -> None:
     if _client_has_left():
         rundir.remove(path)
         return
-    _make_keeper(path, request, None)
+    try:
+        _make_keeper(path, request, None)
+    except Exception:
+        rundir.remove(path)
+        raise
     attach(request)
 
 

@@ -60,9 +60,9 @@ def main(
             if isinstance(error, OSError) and is_without_room(error):
                 _tell(told, {"error": "staging", "path": path, "detail": error.strerror})
             else:
-                from . import caches
+                from . import caches, shadows
 
-                said = caches.words_of(error) or f"{type(error).__name__}: {error}"
+                said = caches.words_of(error) or shadows.words_of(error) or f"{type(error).__name__}: {error}"
                 _tell(told, {"error": "keeper", "detail": said})
         import traceback
 

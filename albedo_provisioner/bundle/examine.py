@@ -118,8 +118,8 @@ def measure(read, report):
         report(time=time.time())
 
 
-def main(request, read, report, import_ours):
-    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None], Callable[[], None]) -> None
+def main(request, read, report, import_ours, in_the_way):
+    # type: (dict[str, Any], Callable[[int], bytes], Callable[..., None], Callable[[], None], Callable[..., str]) -> None
     """Tell all there is to say of this host, then help to measure the way to it."""
     version = "%d.%d.%d" % sys.version_info[:3]
     here = {"python": sys.executable, "version": version, "os": os.uname()[0], "arch": os.uname()[4]}
@@ -138,7 +138,7 @@ def main(request, read, report, import_ours):
             report(look="tasks", facts=health.tasks())  # by no thread: there may be none to be had
             looks.update(health.looks(request))
         except Exception as error:  # noqa: BLE001 - whatever it was, it is told
-            report(look="ours", failed="%s: %s" % (type(error).__name__, error))
+            report(look="ours", failed="%s: %s" % (type(error).__name__, error), shadow=in_the_way(error))
     look_at_all(looks, report)
     report(looked=True)
     measure(read, report)

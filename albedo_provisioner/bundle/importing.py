@@ -14,10 +14,11 @@ from .texts import text_of
 
 _MAIN = """
 import sys
-mending, caches, root, first, later, *more = sys.argv[1:]
-mend, tell = {}, {}
+mending, caches, shadows, root, first, later, *more = sys.argv[1:]
+mend, tell, shade = {}, {}, {}
 exec(mending, mend)
 exec(caches, tell)
+exec(shadows, shade)
 mend["mend_below"](root)
 sys.path += more
 try:
@@ -29,8 +30,8 @@ try:
         except ImportError:
             pass
 except Exception as error:
-    told = tell["words_of"](error)
-    if told is None:
+    told = tell["words_of"](error) or shade["words_of"](error)
+    if not told:
         raise
     print(told, file=sys.stderr)
     sys.exit(3)
@@ -55,7 +56,7 @@ def why_not_imported(more: Sequence[str]) -> str | None:
     Args:
         more: where packages lie that were put here for it.
     """
-    texts = [text_of("mending"), text_of("caches"), os.path.dirname(wheels.DIRECTORY), _FIRST, _LATER]
+    texts = [*map(text_of, ("mending", "caches", "shadows")), os.path.dirname(wheels.DIRECTORY), _FIRST, _LATER]
     # A look that leaves nothing on the host has this one leave nothing, either.
     quiet = ["-B"] if sys.dont_write_bytecode else []
     try:

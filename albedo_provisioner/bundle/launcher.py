@@ -43,10 +43,10 @@ def main() -> None:
     try:
         run()
     except Exception as error:
-        from albedo_bundle import caches  # type: ignore[import-not-found,unused-ignore]
+        from albedo_bundle import caches, shadows  # type: ignore[import-not-found,unused-ignore]
 
-        told = caches.words_of(error)
-        if told is None:
+        told = caches.words_of(error) or shadows.words_of(error)
+        if not told:
             raise
         import traceback
 

@@ -15,6 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from .mending import mend_below
     from .private import is_trusted, secure
+    from .shadows import in_the_way
 
 
 def read(size):
@@ -127,7 +128,8 @@ def main():
     if "code" in request:
         # What brings its code with it puts nothing here either: examine.py, which tells of an old Python, too, or what
         # is to run where nothing can be put (unstaged.py).
-        exec(request["code"], {"request": request, "read": read, "report": report, "is_trusted": is_trusted})
+        given = {"request": request, "read": read, "report": report, "is_trusted": is_trusted, "in_the_way": in_the_way}
+        exec(request["code"], given)
         sys.exit(0)
     if sys.version_info < (3, 11):
         report(error="python", python=sys.executable, version="%d.%d.%d" % sys.version_info[:3])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from ..bundle.shadows import MARK
+
 FATAL = "Fatal Python error: "
 """How a Python begins that dies at its start."""
 
@@ -31,12 +33,15 @@ _FRAME = re.compile(r'^ *File "(/[^"\n]+)", line \d+', re.MULTILINE)
 
 
 def module_in_the_way(printed: str) -> str:
-    """Return the file of the module that ended the first lines of our code, which import the standard library alone;
-    empty if that is not what was printed.
+    """Return the file in the place of a module of Python's own that ended our code: what `bundle/shadows.py` says, or
+    the module that ended the first lines, which import the standard library alone; empty if that was not printed.
 
     Args:
         printed: what the host printed, its last part.
     """
+    told = re.findall(rf"^{re.escape(MARK)}(/.+)$", printed, re.MULTILINE)
+    if told:
+        return "".join(filter(str.isprintable, told[-1])).strip()
     _, ours, trace = printed.rpartition(_OUR_FRAME)
     return _FRAME.findall(trace)[-1] if ours and _FRAME.search(trace) else ""
 

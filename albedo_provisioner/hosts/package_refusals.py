@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from ..bundle.shadows import IN_THE_WAY
 from ..errors import KernelStartError, PackagesMissingError
 from .ssh_config import command_line
 
@@ -41,15 +42,15 @@ def cannot_import(host: str, python: str, why: str, pip: bool) -> KernelStartErr
         why: what it said, and of which file.
         pip: whether pip may install into it.
     """
-    return KernelStartError(
-        host,
-        f"The ipykernel and pyzmq of {python} on {host} cannot be imported: {why}. {mending_import(host, python, pip)}",
-        why,
-    )
+    mend = mending_import(host, python, why, pip)
+    message = f"The ipykernel and pyzmq of {python} on {host} cannot be imported: {why}. {mend}"
+    return KernelStartError(host, message.rstrip(), why)
 
 
-def mending_import(host: str, python: str, pip: bool) -> str:
-    """Return what to do about an ipykernel that is there and damaged; arguments as for `mending`."""
+def mending_import(host: str, python: str, why: str, pip: bool) -> str:
+    """Return what to do about an ipykernel that is there and cannot be imported; arguments as for `cannot_import`."""
+    if IN_THE_WAY in why:
+        return ""  # it is not damaged, and what to do was said
     if not pip:
         return f"Remove what is damaged there (often below ~/.local/lib). {mending(host, python, pip)}"
     command = shlex.join([python, "-m", "pip", "install", "--force-reinstall", "ipykernel"])

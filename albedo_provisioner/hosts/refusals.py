@@ -10,6 +10,7 @@ import os
 import re
 from typing import Any
 
+from ..bundle import shadows
 from ..bundle.spawn import KERNEL_TASKS
 from ..errors import (
     AlbedoError,
@@ -229,6 +230,11 @@ def ended_early(
         cause = f"was ended by signal {killed_by} before it had answered"
         why = ": by somebody there, or by the system, which does that when memory runs out" * (killed_by == "KILL")
         return KilledError(host, f"Our process on {host} {cause}{why}.{words}", f"our process there {cause}")
+    blamed = f"{said} ({in_the_way})" if in_the_way and in_the_way not in said else said
+    if ran and in_the_way:
+        return UnsupportedHostError(
+            host, f"Our process on {host} failed: {said}. {shadows.advice(said, in_the_way)}.", blamed
+        )
     if ran:
         cause = f"ended without an answer ({how.words})"
         return UnsupportedHostError(
@@ -256,10 +262,7 @@ def ended_early(
         )
     if in_the_way:
         return UnsupportedHostError(
-            host,
-            f"{name} on {host} fails before our code runs: {said} ({in_the_way}). A module there takes the place of "
-            "one of the standard library: rename it, or take its folder out of PYTHONPATH (see its profile).",
-            said,
+            host, f"{name} on {host} fails before our code runs: {said}. {shadows.advice(said, in_the_way)}.", blamed
         )
     return UnsupportedHostError(
         host,
@@ -360,7 +363,7 @@ def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:
             f"without this kernel, which takes {KERNEL_TASKS} at least."
         )
     cause = cause_in(words)
-    if cause.startswith(("ModuleNotFoundError: ", "ImportError: ")):
+    if cause.startswith(("ModuleNotFoundError: ", "ImportError: ")) and shadows.IN_THE_WAY not in cause:
         little += (
             ". What its Python imports is damaged or lacks something: `jupyter albedo doctor "
             f"{'.' if host == 'this machine' else host}` looks at it; install ipykernel anew there (pip install "

@@ -56,6 +56,7 @@ def loader() -> bytes:
     # No json.py of the directory that the shells leave us in is meant by what is imported from here on.
     first = "import sys\nsys.path[:] = [path for path in sys.path if path]"
     texts = "\n".join(map(bare_text, ("private.py", "mending.py", "loader.py")))
+    texts = f"{bare_text('shadows.py')}\nsys.excepthook = explain\n{texts}"
     return f"{first}\n{texts}".encode()
 
 

@@ -244,7 +244,10 @@ class TestALogin:
         found = diagnose(sshd_host)
         assert blocking(found) == ["python"]
         told = only(found, "python").text
-        assert f"RuntimeError: not that one ({mine}). A module there takes the place of one" in told
+        assert (
+            f"RuntimeError: not that one. A module there takes the place of one of the standard library ({mine})"
+            in told
+        )
         assert "no Python" not in told
 
     async def test_that_denies_the_account_its_own_files_is_mended(self, sshd_host: Real) -> None:

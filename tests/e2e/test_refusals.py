@@ -18,6 +18,7 @@ from jupyter_client.manager import AsyncKernelManager
 from kernels import add_kernelspec, started
 from leaks import settled
 
+from albedo_provisioner import AsyncHosts
 from albedo_provisioner.errors import (
     AlbedoError,
     ConfigError,
@@ -166,6 +167,22 @@ class TestTheInterpreter:
         words = ("python3 on", "does not start", "Fatal Python error: ", "'encodings'", "PYTHONHOME = '/no/such/home'")
         message = await refusal(embedded_host.location(), UnsupportedHostError, *words, host=embedded_host)
         assert "no Python frame" not in message
+
+    async def test_has_a_module_in_the_place_of_one_of_its_own(self, embedded_host: Embedded) -> None:
+        """The file is named, whatever it is that fails: the loader, what comes after it, or the kernel."""
+        profile = (embedded_host.home / ".profile").read_text()
+        for number, (module, kind) in enumerate(
+            {"json": UnsupportedHostError, "socket": UnsupportedHostError, "logging": KernelStartError}.items()
+        ):
+            file = embedded_host.write(f"lib{number}/{module}.py", "x = 1\n")
+            embedded_host.write(".profile", f"{profile}export PYTHONPATH={file.parent}\n")
+            words = (f"module '{module}' has no attribute", f"of the standard library ({file}): rename it")
+            message = await refusal(embedded_host.location(), kind, *words, host=embedded_host)
+            assert "no Python" not in message
+            found = await AsyncHosts().diagnose(str(embedded_host.alias))
+            (told,) = [each for each in found.findings if each.blocks]
+            assert str(file) in told.text + told.advice
+            assert "reinstall" not in told.advice
 
     async def test_is_not_there(self, any_host: Host) -> None:
         name = any_host.alias or "this machine"

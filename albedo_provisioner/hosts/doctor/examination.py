@@ -33,7 +33,7 @@ LOOKS_TIMEOUT = 30.0
 MEASURE_TIMEOUT = 10.0
 """Seconds for each of the measures."""
 
-_MAIN = "main(request, read, report, lambda: import_ours(request, read, report, is_trusted))"
+_MAIN = "main(request, read, report, lambda: import_ours(request, read, report, is_trusted), in_the_way)"
 
 _PINGS = 6
 _ENOUGH = 0.3  # seconds of transfer that tell enough of the throughput

@@ -6,6 +6,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from ...bundle import shadows
 from ...bundle.spawn import FEW_FILES, KEEPER_TASKS, KERNEL_TASKS, LEAST_FILES
 from ...errors import AlbedoError
 from ..host_python import HostPython
@@ -73,7 +74,9 @@ def of_host(host: str, examined: Examined) -> Iterator[Finding]:
     }
     if "ours" in looks:
         failed = examined.looks["ours"]["failed"]
-        yield problem("packages", f"our code does not run there: {failed}.", "Try another Python (--python).")
+        shadow = examined.looks["ours"].get("shadow")
+        advice = f"{shadows.advice(failed, shadow)}." if shadow else "Try another Python (--python)."
+        yield problem("packages", f"our code does not run there: {failed}.", advice)
     if (looks.get("home") or {}).get("missing"):
         del verdicts["runtime"]  # it would say the same
     for name, verdict in verdicts.items():
@@ -134,7 +137,7 @@ def _packages(host: str, examined: Examined, seen: Facts, noexec: bool) -> Findi
         return problem(
             "packages",
             f"ipykernel and pyzmq are there and cannot be imported: {seen['broken']}.",
-            mending_import(host, str(here["python"]), bool(seen["pip"])),
+            mending_import(host, str(here["python"]), seen["broken"], bool(seen["pip"])),
             **facts,
         )
     if seen["without"] is None:
