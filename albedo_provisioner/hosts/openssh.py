@@ -31,6 +31,7 @@ from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
 from .ssh_channel import REUSE_TIMEOUT
 from .ssh_connect import CONNECT_TIMEOUT, KEEPALIVE_COUNT, KEEPALIVE_INTERVAL
 from .ssh_errors import Attempt, JumpHostError, telling_line, translate
+from .ssh_trust import revoking_lines
 from .transport import Channel, ChannelReceiver, Exit
 from .way_through import note_untrusted_key
 
@@ -110,6 +111,9 @@ class ProgramTransport:
                 raise translate(error, attempt) from error
             except SignInError as error:
                 channel.abandon()
+                if channel.words.revoked is not None:
+                    await self._note_revoking(attempt, *channel.words.revoked)
+                    raise translate(asyncssh.HostKeyNotVerifiable("Host key is revoked"), attempt) from error
                 await note_untrusted_key(attempt)
                 if attempt.proxy_key:
                     raise translate(JumpHostError(attempt.proxy), attempt) from error
@@ -122,6 +126,15 @@ class ProgramTransport:
                 raise
         channel.start()
         return channel
+
+    async def _note_revoking(self, attempt: Attempt, name: str, port: int | None) -> None:
+        """Note by which lines of known hosts keys are revoked, which ssh itself does not say."""
+        try:
+            resolved = await self._settings.ask()
+        except ConfigError as error:
+            log.debug("%s: its known hosts are not known: %s", self._host, error)
+        else:
+            attempt.revoked_at = revoking_lines(resolved.known_hosts_files, name, port)
 
     async def _note_settings(self, attempt: Attempt) -> None:
         """Note what the config keeps ssh from asking for, which ssh itself does not say."""

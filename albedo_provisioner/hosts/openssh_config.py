@@ -82,6 +82,12 @@ class Resolved:
         return {os.path.expanduser(name) for name in self.settings.get("identityfile", ())}
 
     @property
+    def known_hosts_files(self) -> list[Path]:
+        """The known hosts files, existing or not, the user's first. (Names with spaces in them come in pieces.)"""
+        named = f"{self.get('userknownhostsfile')} {self.get('globalknownhostsfile')}".split()
+        return [Path(name).expanduser() for name in named]
+
+    @property
     def control_path(self) -> str:
         """The user's own control path for the host, "" for none."""
         path = self.get("controlpath")

@@ -47,12 +47,14 @@ class Words:
         opened: whether the host runs the command now.
         jumps: whether ssh reaches the host through another ssh of its own (ProxyJump).
         lines: what was said and is no debugging aid, the newest last.
+        revoked: under which name and port (None for 22) a host key is known that is revoked, if that was the trouble.
     """
 
     def __init__(self, attempt: Attempt) -> None:
         self.opened = False
         self.jumps = False
         self.lines: list[str] = []
+        self.revoked: tuple[str, int | None] | None = None
         self._attempt = attempt
         self._signalled = False
         self._keys_allowed = False
@@ -116,6 +118,8 @@ class Words:
             self._keys_allowed = True
         elif line.startswith("Authenticated using ") and "partial success" in line:
             attempt.take_partial_success()
+        elif found := re.match(r"The \S+ host key for (?:\[(.+)\]:(\d+)|(.+)) is marked as revoked", line):
+            self.revoked = found[1] or found[3], int(found[2]) if found[2] else None
         elif "you have requested strict checking" in line:
             attempt.strict = True
         elif found := re.match(r"debug1: Authentications that can continue: (\S*)", line):

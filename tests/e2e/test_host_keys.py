@@ -153,13 +153,14 @@ async def test_the_line_that_revokes_a_key_is_named(door: Door) -> None:
     key = (door.host.server.root / "host_key.pub").read_text()
     door.known.write_text(f"# keys\n@revoked other {key}@revoked * {key}")
     door.write(UserKnownHostsFile=str(door.known))
-    for way in (RemoteTransport, SSHTransport):
+    for way in (RemoteTransport, SSHTransport, ProgramTransport):
         door.way = way
         message = await door.refusal(HostKeyError)
         assert f"is revoked, by {door.known}, line 3: " in message
         assert "jupyter albedo login" not in message
-    door.way = ProgramTransport
-    assert "a line of your known hosts that begins with @revoked" in await door.refusal(HostKeyError)
+    door.write("aliased", UserKnownHostsFile=f"/no/such/file {door.known}", HostKeyAlias="other")
+    message = await door.refusal(HostKeyError, "aliased")
+    assert f"is revoked, by {door.known}, line 2 or {door.known}, line 3: " in message
 
 
 async def test_a_revoked_key_is_refused_in_process_even_where_nothing_is_checked(door: Door) -> None:
