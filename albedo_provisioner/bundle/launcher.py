@@ -1,6 +1,6 @@
 """Starts the Python kernel. Run as a script, by the interpreter that the kernel is for, in the kernel's folder.
 
-Seven things make it differ from `python -m ipykernel_launcher`:
+Eight things make it differ from `python -m ipykernel_launcher`:
 
 - `import albedo_bundle` must work in a kernel, but our directory must not come before the user's packages, nor reach
   the processes that the kernel starts: so it is appended to this process's path, and PYTHONPATH stays as it was.
@@ -13,6 +13,8 @@ Seven things make it differ from `python -m ipykernel_launcher`:
   then it looks whether that one was taken back meanwhile (rundir.py), and does not run it if so.
 - Compiled files of ours that a full disk has cut short mend themselves (mending.py); the user's are told (caches.py).
 - It knows which cell it is that calls (`cells.py`), when code in it asks something of its keeper or of a client.
+- Text that cannot be encoded (lone surrogates) is sent with escapes in their place. ipykernel fails to send it, and all
+  that was printed together with it is lost, or the cell's reply.
 
 Some of them change ipykernel from outside; where a version of it is made differently, it stays as it is.
 """
@@ -71,6 +73,7 @@ def run() -> None:
         from ipykernel.kernelapp import IPKernelApp
 
     lengthen_queue(IPKernelApp)
+    send_any_text(IPKernelApp)
     connection_file = sys.argv[sys.argv.index("-f") + 1]
     with open(connection_file) as file:
         base = json.load(file)["ip"]
@@ -104,6 +107,38 @@ def lengthen_queue(app: Any) -> None:
         return int(bind(self, socket, port))
 
     app._bind_socket = bind_with_room
+
+
+def send_any_text(app: Any) -> None:
+    """Have messages sent whatever text is in them."""
+    make_sockets = getattr(app, "init_sockets", None)
+    if make_sockets is None:
+        return
+
+    def init_sockets(self: Any) -> None:
+        pack = self.session.pack
+
+        def pack_any_text(content: Any) -> Any:
+            try:
+                return pack(content)
+            except UnicodeEncodeError:
+                return pack(without_surrogates(content))
+
+        self.session.pack = pack_any_text
+        make_sockets(self)
+
+    app.init_sockets = init_sockets
+
+
+def without_surrogates(content: Any) -> Any:
+    """Return what a message is made of with escapes for lone surrogates in its texts, as Python has them on stderr."""
+    if isinstance(content, str):
+        return content.encode("utf-8", "backslashreplace").decode()
+    if isinstance(content, dict):
+        return {without_surrogates(key): without_surrogates(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [without_surrogates(each) for each in content]
+    return content
 
 
 def take_forks_output_at(address: str) -> None:

@@ -167,7 +167,13 @@ class TestResults:
         self, embedded_host: Embedded, sessions: Sessions
     ) -> None:
         session = sessions.open(embedded_host.location())
-        result = session.execute("raise ValueError('\\ud800')", cell_id="odd")
+        code = (
+            "session = get_ipython().kernel.session\nsend = session.send\n"
+            "def refuse(stream, kind, *content, **more):\n    if kind == 'error': '\\ud800'.encode()\n"
+            "    return send(stream, kind, *content, **more)\n"
+            "session.send = refuse\nraise ValueError"
+        )
+        result = session.execute(code, cell_id="odd")
         for found in (result, session.cell("odd")):
             assert (found.status, found.stdout) == ("error", "")
             assert "surrogates not allowed" in str(found.error)
