@@ -15,7 +15,7 @@ from ..kernels.journal import JournalCell, NoCell, await_cell
 from .losses import losses, tell_losses
 from .outputs import Outputs
 from .records import DONE, CellRecord, SessionRecord, SessionRecords
-from .results import LOST, KernelReport, Result, is_interrupt, status_of
+from .results import INTERRUPTED, LOST, KernelReport, Result, is_interrupt, status_of
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
@@ -63,6 +63,9 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         found = replace(found, state="unanswered")
         report.note = "The kernel was done with this call, and gave no answer."
     report.execution_count = reply.get("execution_count") or None
+    aborted = reply.get("status") == "aborted"
+    if aborted:
+        report.note = "This was taken back, or thrown away as other code failed before its turn came: it was not run."
     if found.dropped:
         report.note = f"{found.dropped} messages out of the middle of its output were more than the journal keeps."
     if session.lost is not None and cell.result is None and cell.kernel_id == session.kernel_id:
@@ -73,7 +76,7 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         report.note = "The kernel ended while the code ran."
         report.state_lost = True
     report.note = " ".join(filter(None, [*notes, report.note, *outputs.remarks()])) or None
-    status = status_of(reply) if found.state == "done" else LOST
+    status = LOST if found.state != "done" else INTERRUPTED if aborted else status_of(reply)
     if cell.result is not None and is_interrupt(reply):
         status = str(cell.result["status"])  # its call had ended before, and that is why it was interrupted
     result = outputs.result(status, cell.cell_id, report)

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,8 +21,10 @@ from procs import alive
 
 from albedo_provisioner import AsyncSessions, Sessions
 from albedo_provisioner.errors import AlbedoError, ConfigError, KernelGoneError
+from albedo_provisioner.hosts import io_thread
 from albedo_provisioner.kernels.records import KernelRecords
 from albedo_provisioner.sessions import current_cell, joined_kernel
+from albedo_provisioner.sessions.past import result_of
 
 NOTEBOOK = "/nb/a.ipynb"
 STUBBORN = "import time\nwhile True:\n    try:\n        time.sleep(600)\n    except KeyboardInterrupt:\n        pass"
@@ -140,6 +143,9 @@ class TestSessionsThatJoin:
             assert cell.value == "'the end'"
             assert (await session.execute("'ran' in globals()")).value == "False"
             assert [(await session.cell(name)).status for name in ("late", "again")] == ["timeout", "interrupted"]
+            record = replace(next(each for each in await session.cells() if each.cell_id == "late"), result=None)
+            found = await io_thread.run(result_of(record, session._core.record, Path()))  # as the next process would
+            assert (found.status, "was not run" in str(found.kernel.note)) == ("interrupted", True)
             cell = person.begin("print('begun', flush=True)\nimport time\ntime.sleep(1)")
             await cell.until(lambda: cell.stdout)
             result = await session.execute("time.sleep(3.5)\n6 * 7", timeout=4)
