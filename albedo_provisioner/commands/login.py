@@ -153,7 +153,7 @@ def _sign_in(ssh: _Ssh, resolved: Resolved, full: list[str]) -> str:
         full: the control paths of connections that are there and have no room.
     """
     from ..hosts.control_paths import make_our_directory, names, socket_identity
-    from ..hosts.openssh import control_path_option
+    from ..hosts.openssh_options import control_path_option
 
     path, options = "" if resolved.control_path in full else resolved.control_path, []
     if path and (not Path(path).parent.is_dir() or (os.path.lexists(path) and socket_identity(path) is None)):
@@ -239,9 +239,18 @@ class _Ssh:
         # ssh itself leaves the terminal's session, but what it runs for a jump host or proxy command does not.
         before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
         try:
-            return subprocess.run([self._program, *options, *self._host_arguments], check=False)
+            return subprocess.run([self._program, *self._way(), *options, *self._host_arguments], check=False)
         finally:
             signal.signal(signal.SIGHUP, before)
+
+    def _way(self) -> list[str]:
+        """Return the options that lead through the connection to a jump host that the person is signed in to."""
+        from ..hosts import io_thread
+        from ..hosts.openssh_config import HostSettings
+        from ..hosts.openssh_options import through_master
+
+        jump = io_thread.run_blocking(HostSettings(self.host).jump_master())
+        return through_master(self._program, jump, detached=True)
 
     def quietly(
         self, *options: str, command: str | None = None, timeout: float = _BATCH_TIMEOUT
@@ -276,7 +285,8 @@ class _Ssh:
         from ..hosts.openssh_options import plain
         from ..hosts.refusals import password_expired, wants_new_password
 
-        told = self.quietly("-o", "ControlPath=none", "-o", "LogLevel=DEBUG1", *plain(self._program), command="true")
+        options = ["-o", "ControlPath=none", "-o", "LogLevel=DEBUG1", *plain(self._program), *self._way()]
+        told = self.quietly(*options, command="true")
         if told is None:
             return f"ssh did not get in within {_BATCH_TIMEOUT} s"
         if told.returncode and wants_new_password(told.stderr):
@@ -285,8 +295,7 @@ class _Ssh:
 
     def room_on(self, path: str) -> bool | None:
         """Whether a master runs commands; False when it would if it had room, None when it does not answer."""
-        from ..hosts.openssh import control_path_option
-        from ..hosts.openssh_options import plain
+        from ..hosts.openssh_options import control_path_option, plain
 
         options = [*control_path_option(path), *plain(self._program), "-o", "ProxyCommand=false"]
         told = self.quietly(*options, command="true", timeout=_MASTER_TIMEOUT)
@@ -296,7 +305,7 @@ class _Ssh:
 
     def control(self, path: str, what: str) -> bool:
         """Tell a master something; whether it was there to hear it."""
-        from ..hosts.openssh import control_path_option
+        from ..hosts.openssh_options import control_path_option
 
         told = self.quietly(*control_path_option(path), "-O", what, timeout=_CONTROL_TIMEOUT)
         return told is not None and told.returncode == 0

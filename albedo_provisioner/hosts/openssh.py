@@ -25,7 +25,7 @@ from .control_paths import Identity, socket_identity
 from .destination import find_ssh, ssh_arguments
 from .jump_loops import find_loop
 from .openssh_config import HostSettings
-from .openssh_options import plain
+from .openssh_options import control_path_option, plain, through_master
 from .openssh_words import Words
 from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
 from .ssh_channel import REUSE_TIMEOUT
@@ -56,11 +56,6 @@ class MasterRefusedError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.full = "session request failed" in reason
-
-
-def control_path_option(path: str) -> list[str]:
-    """Return the arguments that make ssh use this very control path: its percent signs stand for themselves."""
-    return ["-S", path.replace("%", "%%")]
 
 
 class ProgramTransport:
@@ -97,8 +92,11 @@ class ProgramTransport:
             ConfigError: the ssh config cannot be read, or there is no ssh.
         """
         attempt = Attempt(self._host, timeout=self._connect_timeout)
+        jump = await self._settings.jump_master()
+        if jump is not None:
+            attempt.via = f"its jump host {jump[0]}"
         async with self._connecting:
-            channel = await self._start(command, receiver, attempt, None)
+            channel = await self._start(command, receiver, attempt, None, jump)
             try:
                 async with asyncio.timeout(self._connect_timeout):
                     await asyncio.wait([channel.opened, channel.jumps], return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +192,12 @@ class ProgramTransport:
         await asyncio.gather(*(channel.reaped for channel in channels))
 
     async def _start(
-        self, command: str, receiver: ChannelReceiver, attempt: Attempt, master: str | None
+        self,
+        command: str,
+        receiver: ChannelReceiver,
+        attempt: Attempt,
+        master: str | None,
+        jump: tuple[str, str] | None = None,
     ) -> ProgramChannel:
         program = find_ssh()
         if program is None:
@@ -207,7 +210,14 @@ class ProgramTransport:
             raise UnreachableError(
                 self._host, f"No directory for ssh's messages could be made: {error.strerror or error}."
             ) from error
-        argv = [program, *self._options(words.path, master), *always, *arguments, command]
+        argv = [
+            program,
+            *self._options(words.path, master),
+            *through_master(program, jump),
+            *always,
+            *arguments,
+            command,
+        ]
         try:
             process, pipes = start_process(argv, environ={**os.environ, "SSH_ASKPASS_REQUIRE": "never"})
         except OSError as error:

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from ..errors import ConfigError
 from . import child
-from .control_paths import holds_something, is_private, names, our_directories, socket_identity
+from .control_paths import holds_something, is_listened_to, is_private, names, our_directories, socket_identity
 from .destination import Destination, find_ssh, ssh_arguments
+from .match_exec import runs_a_command
 from .openssh_options import attached
-from .ssh_config import config_complaint, config_error, config_lines, config_words
+from .ssh_config import config_complaint, config_error, config_lines
 
 log = logging.getLogger("albedo_provisioner.hosts")
 
@@ -188,7 +189,13 @@ class HostSettings:
     def __init__(self, host: str) -> None:
         self._host = host
         self._complaint: tuple[list[tuple[str, str]], str] = [], ""
+        self._jumps: dict[str, HostSettings] = {}
         self._known: dict[tuple[tuple[str, str], ...], tuple[float, list[tuple[str, str]], Resolved]] = {}
+
+    @property
+    def host(self) -> str:
+        """The host as the user, or the config, spells it."""
+        return self._host
 
     async def ask(self, **options: str) -> Resolved:
         """Return what ssh says; see `resolve`.
@@ -226,11 +233,10 @@ class HostSettings:
     def need_at_once(self) -> str:
         """Return what the host needs that asyncssh has not got, as far as that is seen without asking; "" for nothing.
 
-        That is a `Match exec` that nothing but the host's name stands before.
+        That is a `Match exec` that surely has its command run.
         """
-        name = Destination.parse(self._host).host
-        sure = (keyword == "match" and _runs_a_command(rest, name) for keyword, rest in config_lines())
-        return _MATCH_EXEC if any(sure) and find_ssh() else ""
+        sure = runs_a_command(config_lines(), Destination.parse(self._host))
+        return _MATCH_EXEC if sure and find_ssh() else ""
 
     async def complaint(self) -> str:
         """Return what ssh finds wrong with the config, in a sentence; empty for nothing. Asked once for each config."""
@@ -275,6 +281,33 @@ class HostSettings:
             found += [path for path in paths if socket_identity(path) and is_private(Path(path).parent)]
         return found
 
+    async def jump_host(self) -> HostSettings | None:
+        """Return what ssh says of the one jump host on the way to the host; None where there is none, or several.
+
+        Raises:
+            ConfigError: as `resolve`.
+        """
+        resolved = await self.ask()
+        name = resolved.get("proxyjump")
+        if not resolved.is_on("proxyjump") or "," in name:
+            return None
+        return self._jumps.setdefault(name, HostSettings(name))
+
+    async def jump_master(self) -> tuple[str, str] | None:
+        """Return the jump host on the way to the host and the control path of a connection to it that `login` has left,
+        if there is one; ssh itself finds those of the user's own.
+        """
+        if find_ssh() is None or not any(holds_something(directory) for directory in our_directories()):
+            return None
+        try:
+            jump = await self.jump_host()
+            live = [] if jump is None else await jump.live_sockets(None)
+        except ConfigError as error:
+            log.debug("%s: no connection to its jump host is looked for: %s", self._host, error)
+            return None
+        paths = [path for path in live if is_listened_to(path)]
+        return (jump.host, paths[0]) if jump is not None and paths else None
+
     async def need_of_program(self, resolved: Resolved) -> str:
         """Return what the host needs that asyncssh has not got, "" for nothing."""
         if resolved.ran_commands:
@@ -301,24 +334,6 @@ async def sign_in_path(host: str) -> str | None:
         return None
     users, ours = resolved.control_path, our_directories(resolved.route(host))
     return users or (str(ours[0] / "%C") if ours else None)
-
-
-def _runs_a_command(criteria: str, name: str) -> bool:
-    """Whether a `Match` line, if it is read at all, surely has its command run for a host.
-
-    Args:
-        criteria: what follows `Match`.
-        name: the host's name as the user spells it.
-    """
-    from asyncssh.pattern import WildcardPatternList
-
-    words = iter(config_words(criteria))
-    for word in words:
-        if word.lower() == "exec":
-            return True
-        if word.lower() != "originalhost" or not WildcardPatternList(next(words, "")).matches(name):
-            return False
-    return False
 
 
 def _hardware_keys() -> set[str]:

@@ -9,9 +9,12 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import subprocess
+import sys
 
 from . import child
+from .destination import ssh_arguments
 
 _VERSION_TIMEOUT = 5.0
 """Seconds for ssh to say which version it is."""
@@ -46,6 +49,31 @@ def attached(program: str) -> list[str]:
         program: the path of ssh.
     """
     return [*_ATTACHED] if version(program) >= _ATTACHED_SINCE else []
+
+
+def control_path_option(path: str) -> list[str]:
+    """Return the arguments that make ssh use this very control path: its percent signs stand for themselves."""
+    return ["-S", path.replace("%", "%%")]
+
+
+_DETACHED = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+def through_master(program: str, jump: tuple[str, str] | None, detached: bool = False) -> list[str]:
+    """Return the options with which ssh reaches its host through a connection to a jump host that is there already.
+
+    Args:
+        program: the path of ssh.
+        jump: the jump host as the config spells it, and the connection's control path; None for the config's own way.
+        detached: whether it is to outlive the terminal, whose end an ssh heeds that goes through another one.
+    """
+    if jump is None:
+        return []
+    options = ["-o", "BatchMode=yes", "-o", "ControlMaster=no", "-o", "ProxyCommand=false"]
+    first = [sys.executable, "-c", _DETACHED] if detached else []
+    before = shlex.join([*first, program, *options, *control_path_option(jump[1])]).replace("%", "%%")
+    behind = shlex.join(ssh_arguments(jump[0])).replace("%", "%%")
+    return ["-o", f"ProxyCommand={before} -W '[%h]:%p' {behind}"]
 
 
 def version(program: str) -> tuple[int, int]:

@@ -133,6 +133,7 @@ class RemoteTransport:
         need = "ALBEDO_SSH=program" if way == "program" else self._settings.need_at_once()
         if resolved is not None:
             need = need or await self._settings.need_of_program(resolved)
+        need = need or await self._jump_need()
         return Way("program", need) if need else Way("builtin")
 
     async def _open(self, command: str, receiver: ChannelReceiver) -> Channel:
@@ -169,6 +170,11 @@ class RemoteTransport:
                 ) from error
             raise
 
+    async def _jump_need(self) -> str:
+        """Return why the program is needed where the user is signed in to the jump host; "" where that is not so."""
+        jump = await self._settings.jump_master()
+        return f"the connection to the jump host {jump[0]} that is signed in" if jump is not None else ""
+
     async def _by_master(
         self, command: str, receiver: ChannelReceiver, masters: list[str], refusals: list[MasterRefusedError]
     ) -> Channel | None:
@@ -187,6 +193,7 @@ class RemoteTransport:
         need = self._settings.need_at_once()
         if resolved is not None:
             need = await self._settings.need_of_program(resolved)
+        need = need or await self._jump_need()
         if need:
             log.debug("%s: by the ssh program, because of %s", self._host, need)
             return await self.program.open(command, receiver)

@@ -72,6 +72,9 @@ class SignInWatch:
         sockets = await self._settings.our_control_paths()
         if resolved.control_path:
             sockets.append(resolved.control_path)
+        jump = await self._settings.jump_host()
+        if jump is not None:
+            sockets += await jump.our_control_paths()
         return sockets, resolved.get("userknownhostsfile").split()
 
 

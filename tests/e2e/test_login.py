@@ -319,6 +319,35 @@ def test_a_jump_host_s_question_is_asked_as_well_and_nobody_has_to_sign_in_there
     wait_until(lambda: not no_key.connected(), what="no connection is left")
 
 
+def test_a_sign_in_to_a_jump_host_is_enough_for_a_host_behind_it_that_takes_keys(
+    no_key: Real, other_sshd_host: Real, door: Door, workspace: Workspace
+) -> None:
+    server = no_key.server
+    server.restart(
+        PasswordAuthentication="yes",
+        AllowTcpForwarding="yes",
+        Match=f"User {no_key.account.name}\n  PubkeyAuthentication no",
+    )
+    door.write("bastion")
+    door.write("gpu", User=other_sshd_host.account.name, ProxyJump="bastion")
+    state = Hosts().probe("gpu")
+    assert state.state == "needs_auth"
+    assert "Signed in to bastion" in log_in("bastion", ("password:", PASSWORD))
+    try:
+        assert whoami_elsewhere("gpu") == other_sshd_host.account.name
+        way = next(each for each in Hosts().diagnose("gpu").findings if each.check == "ssh")
+        assert "the jump host bastion" in way.text
+        # Nor is the jump host's question asked again where the host behind it has one of its own.
+        door.write("asks", ProxyJump="bastion")
+        assert "Signed in to asks" in log_in("asks", ("password:", PASSWORD))
+        assert whoami_elsewhere("asks") == no_key.account.name
+    finally:
+        log_out("asks")
+        log_out("bastion")
+    wait_until(lambda: not no_key.connected(), what="no connection is left")
+    assert "through bastion" in Hosts().probe("gpu", fresh=True).advice + Hosts().probe("gpu").detail
+
+
 def test_who_asks_what_a_host_is_learns_how_to_sign_in(no_key: Real, workspace: Workspace) -> None:
     """H1."""
     state = Hosts().probe(str(no_key.alias))

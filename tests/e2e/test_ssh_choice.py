@@ -106,6 +106,19 @@ async def test_match_exec_with_its_tokens_is_for_the_program(ways: Ways, door: D
     assert ran.read_text().splitlines()[-1].split()[1] == "gpu"
 
 
+@pytest.mark.parametrize(("control_path", "times"), [("", 1), ("  ControlPath ~/none/%C\n", 2)])
+async def test_match_exec_behind_other_criteria_is_run_once(
+    ways: Ways, door: Door, workspace: Workspace, control_path: str, times: int
+) -> None:
+    """Twice where ssh has to be asked for a control path first."""
+    ran = workspace.root / "ran"
+    door.write()
+    criteria = f"host 127.0.0.1 user {door.options['User']} !originalhost other"
+    workspace.add_to_ssh_config(f'Match {criteria} exec "echo x >> {ran}"\n  Compression yes\n{control_path}')
+    assert await ways.taken() == PROGRAM
+    assert ran.read_text() == "x\n" * times
+
+
 async def test_match_exec_that_is_not_run_for_the_host_changes_nothing(ways: Ways, door: Door) -> None:
     door.workspace.add_to_ssh_config('Match host other exec "true"\n  User nobody\n')
     door.write()
