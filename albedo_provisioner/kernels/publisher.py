@@ -27,13 +27,16 @@ QUEUE = 1000
 """Messages waiting for one client, as with ipykernel's own socket; as many again wait on the client's side."""
 
 QUEUE_BYTES = 256 << 20
-"""Bytes of large messages waiting for clients."""
+"""Bytes of messages waiting for clients."""
 
 PATIENCE = 15.0
-"""Seconds that all wait for a client that does not read. One that reads makes room here for 500 messages at a time, as
-zmq counts, which takes a client on a busy machine seconds when they are large: at 5 s one that read lost output."""
+"""Seconds that all wait for a client that does not read. One on a busy machine may take seconds for a large message."""
 
 _LARGE = 64 * 1024
+_WATCH_EVERY, _WATCH_BYTES = 64, 256 * 1024
+"""Of so many messages, or bytes of them, one is watched on its way out: zmq tells of room only once a client has taken
+500, and one that reads slowly must not be thought to read nothing meanwhile."""
+
 _TICK = 0.01
 _LONGEST_TICK = 0.1
 
@@ -57,8 +60,11 @@ class Publisher:
         self._left_behind = left_behind
         self._reminders = Reminders(self._try)
         self._waiting: deque[Sequence[Buffer]] = deque()
-        self._large: deque[tuple[zmq.MessageTracker, int]] = deque()  # large messages that zmq still holds
-        self._large_size = 0
+        self._watched: deque[tuple[zmq.MessageTracker, int]] = (
+            deque()
+        )  # that zmq still holds, with the bytes up to each
+        self._watched_size = 0
+        self._unwatched = self._unwatched_size = 0  # messages since the last that is watched, and their bytes
         self._timer: asyncio.TimerHandle | None = None
         self._silent = 0.0  # seconds for which no client has made room, in which it was looked for
         self._looked_at = 0.0
@@ -83,20 +89,29 @@ class Publisher:
             self._timer.cancel()
 
     def _try(self, parts: Sequence[Buffer]) -> bool:
-        while self._large and self._large[0][0].done:
-            self._large_size -= self._large.popleft()[1]
+        while self._watched and self._watched[0][0].done:
+            self._watched_size -= self._watched.popleft()[1]
+            self._silent = 0.0
         size = sum(map(len, parts))
-        if self._large_size > QUEUE_BYTES:
+        if self._watched_size > QUEUE_BYTES:
             return False
+        large = size >= _LARGE
+        frame = None
+        if self._unwatched + 1 >= _WATCH_EVERY or self._unwatched_size + size >= _WATCH_BYTES:
+            at = max(range(len(parts)), key=lambda at: len(parts[at]))
+            frame = zmq.Frame(parts[at] if large else bytes(parts[at]), track=True, copy=False)
         try:
             # Lending small parts to zmq costs more than copying them.
-            large = size >= _LARGE
-            tracker = self._socket.send_multipart(parts, zmq.NOBLOCK, copy=not large, track=large)
+            sent = parts if frame is None else [*parts[:at], frame, *parts[at + 1 :]]
+            self._socket.send_multipart(sent, zmq.NOBLOCK, copy=not large)
         except zmq.Again:
             return False
-        if tracker is not None:
-            self._large.append((tracker, size))
-            self._large_size += size
+        self._unwatched += 1
+        self._unwatched_size += size
+        if frame is not None and frame.tracker is not None:
+            self._watched.append((frame.tracker, self._unwatched_size))
+            self._watched_size += self._unwatched_size
+            self._unwatched = self._unwatched_size = 0
         return True
 
     def _go_on(self) -> None:
@@ -124,8 +139,8 @@ class Publisher:
         )
         self._left_behind()
         self._reminders.begin()
-        self._large.clear()  # held for that client, as the others have had their time
-        self._large_size = 0
+        self._watched.clear()  # held for that client, as the others have had their time
+        self._watched_size = 0
         self._socket.setsockopt(zmq.XPUB_NODROP, 0)
         parts = self._waiting.popleft()
         self._socket.send_multipart(parts, zmq.NOBLOCK, copy=False)
