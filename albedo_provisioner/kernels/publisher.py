@@ -3,10 +3,11 @@
 A zmq PUB drops what a slow subscriber has no room for, silently. Here a full queue makes the link wait instead, so
 that the host holds what is to come, within its bounds and with its notes about what had to go.
 
-But a client that does not read at all must neither keep the others waiting nor fill the memory: one whose queue had no
-room for a while is left behind, as a local kernel would have done at once. One message is then sent without regard to
-full queues, and from then on zmq passes over those that it found full, until they have room again. zmq does not say
-which ones, so all are told of it, with the next cell; and that a cell ended is said again (reminders.py).
+But a client that does not read at all must neither keep the others waiting nor fill the memory: one that takes nothing
+from a full queue for a while is left behind, as a local kernel would have done at once. One message is then sent
+without regard to full queues, and from then on zmq passes over those that it found full, until they have room again.
+zmq does not say which ones, so all are told of it, with the next cell; and that a cell ended is said again
+(reminders.py).
 """
 
 from __future__ import annotations
