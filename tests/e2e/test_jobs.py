@@ -151,7 +151,11 @@ class TestHandles:
         assert value(session, code) == (0, 0, "40000000\n")
         refused = session.execute("source.pipe('wc', '-c')")
         assert "said more than is kept" in str(refused.error)
-        assert value(session, "taker = run('yes', stdin='', keep=1 << 20)\ntaker.pipe('head', '-c', '4').wait()") == 0
+        code = (
+            "taker = run('sh', '-c', 'cat go; exec yes', stdin='', keep=1 << 20)\n"
+            "head = taker.pipe('head', '-c', '4')\nopen('go', 'w').close()\nhead.wait()"
+        )
+        assert value(session, code) == 0
         session.execute("taker.stop()")
 
     def test_what_cannot_be_run_is_said_at_once(self, embedded_host: Embedded, sessions: Sessions) -> None:
