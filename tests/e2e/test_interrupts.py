@@ -128,6 +128,7 @@ def hold(stream, kind, *arguments, **more):
     del session.send
     held.append(lambda: send(stream, kind, *arguments, **more))
 session.send = hold
+print("begun", flush=True)
 while not os.path.exists("go"): time.sleep(0.01)
 6 * 7
 """
@@ -139,8 +140,10 @@ async def test_code_whose_reply_waits_for_another_clients_is_not_given_up(embedd
         (kernel,) = KernelRecords().all()
         session = await sessions.join(kernel.kernel_id)
         await session.execute("import os")
-        call = asyncio.create_task(session.execute(HELD))
-        await under_way(session)
+        begun, loop = asyncio.Event(), asyncio.get_running_loop()
+        told = {"on_output": lambda _: loop.call_soon_threadsafe(begun.set)}
+        call = asyncio.create_task(session.execute(HELD, **told))
+        await begun.wait()
         other = person.begin(f"time.sleep({MUTE + 1.5})\nheld.pop()()")
         embedded_host.write("go", "")
         result = await call
