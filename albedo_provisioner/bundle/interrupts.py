@@ -217,6 +217,14 @@ class Interrupts:
                 self._answer(meant, {"skipped": why})
             elif meant.at is not None and now >= meant.at:
                 self._due(cell, meant, now)
+            elif meant.at is None and meant.answer is not None and self._came_behind(cell, meant):
+                del self._meant[cell]
+                self.put(cell, meant.request, meant.answer)
+
+    def _came_behind(self, cell: str, meant: _Meant) -> bool:
+        """Whether a cell that came after what is meant for it, and for it only, has to wait for another client's."""
+        asked = cell in self._kernel.asked and cell not in self._begun
+        return asked and bool(meant.request.get("only")) and self._another_runs(cell)
 
     def _mute_at(self, cell: str, begun: _Cell, idle: float) -> float:
         """Return when a cell that the kernel is done with has no reply to wait for any more."""
