@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from . import in_use, rundir, wheels
+from . import ROOT, in_use, rundir, wheels
 from .private import why_foreign
 from .spawn import boot_id, folder_path, recorded_process
 from .wire import REPORT, json_frame
@@ -27,7 +27,7 @@ def main(request: dict[str, Any]) -> None:
     """Serve one request; the dictionary is what `hosts/bootstrap.py` sent."""
     from . import bridge
 
-    in_use.hold_bundle()  # a keeper, which is a copy of this process, holds it as well
+    in_use.note_use(ROOT)
     if request.get("unpacked"):  # a new version: older ones may be done with
         in_use.sweep_bundles(os.path.dirname(rundir.root()), request["bundle"])
     actions = {

@@ -1,9 +1,10 @@
 """Directories on this host that many processes use, and that go some time after the last one has used them: the bundles
 of all versions there were, and sets of packages (`wheels.py`).
 
-Who uses one holds a shared lock on a file in it for as long as it lives. Machines that share a home may not see each
-other's locks, so the directory's time of change says when it was last used. The launcher imports this file, so it is
-cheap to import.
+The directory's time of change says when it was last used: each visit sets it, and keepers do now and then. Kernels and
+supervisors of jobs cannot, so they hold a shared lock on a file in it for as long as they live. Nothing else takes it:
+where a home lies on a network whose locks do not work, asking for one may take for ever (flock(2), "NFS details"). The
+launcher imports this file, so it is cheap to import.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+
+from . import ROOT
 
 LOCK = ".in-use"
 """The file that is locked."""
@@ -42,17 +45,12 @@ def hold(path: str) -> bool:
     except OSError:
         pass  # a file system without locks: the time has to do
     _held[path] = lock
-    _note_use(path)
+    note_use(path)
     return True
 
 
-def hold_bundle() -> None:
-    """Hold the bundle that this process runs."""
-    hold(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-
-
 def renew(now: float) -> None:
-    """Say that what is held is still used, now and then.
+    """Say that what this process uses is still used, now and then.
 
     Args:
         now: the monotonic clock.
@@ -60,11 +58,12 @@ def renew(now: float) -> None:
     global _renewed
     if now - _renewed > _RENEW_EVERY:
         _renewed = now
-        for path in _held:
-            _note_use(path)
+        for path in {ROOT, *_held}:
+            note_use(path)
 
 
-def _note_use(path: str) -> None:
+def note_use(path: str) -> None:
+    """Say that a directory is used now."""
     try:
         os.utime(path)
     except OSError:

@@ -22,6 +22,7 @@ Some of them change ipykernel from outside; where a version of it is made differ
 import json
 import os
 import sys
+import threading
 from typing import Any
 
 QUEUE = 200_000
@@ -62,7 +63,8 @@ def run() -> None:
     """Run the kernel, once our modules can be imported."""
     from albedo_bundle import in_use  # type: ignore[import-not-found,unused-ignore]
 
-    in_use.hold_bundle()
+    # Beside everything else: no kernel waits for a lock that does not come.
+    threading.Thread(target=in_use.hold, args=(OURS,), daemon=True).start()
     try:
         from ipykernel.kernelapp import IPKernelApp
     except ModuleNotFoundError as error:

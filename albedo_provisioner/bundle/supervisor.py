@@ -22,7 +22,7 @@ import socket
 import sys
 import time
 
-from . import in_use, processes, rundir
+from . import ROOT, in_use, processes, rundir
 from .job_output import excerpt
 from .job_process import JobProcess, Order
 from .job_wire import MARK, Talk, TalkError
@@ -375,7 +375,7 @@ def main() -> NoReturn:
 
     The pipe gets a byte when the supervisor serves. What goes wrong goes to its standard error, a file.
     """
-    in_use.hold_bundle()
+    in_use.hold(ROOT)
     listener = socket.socket(fileno=int(sys.argv[1]))
     record = rundir.read_record(".") or {}
     kernel = (int(record["pid"]), int(record["start"]))
