@@ -61,9 +61,8 @@ class Publisher:
         self._left_behind = left_behind
         self._reminders = Reminders(self._try)
         self._waiting: deque[Sequence[Buffer]] = deque()
-        self._watched: deque[tuple[zmq.MessageTracker, int]] = (
-            deque()
-        )  # that zmq still holds, with the bytes up to each
+        # Those that zmq still holds, oldest first, with the bytes up to each.
+        self._watched: deque[tuple[zmq.MessageTracker, int]] = deque()
         self._watched_size = 0
         self._unwatched = self._unwatched_size = 0  # messages since the last that is watched, and their bytes
         self._timer: asyncio.TimerHandle | None = None
