@@ -26,8 +26,8 @@ _TURN = {CONTROL: 1 << 30, SHELL: 1 << 30, STDIN: 1 << 30, IOPUB: 4 << 20}
 """Channels in the order in which they are served, and the bytes to take in one turn: output is the only one that
 floods, and an interrupt's answer must not wait for it."""
 
+_LONGEST_ID = 128  # characters of an id that the launcher notes
 _MOST_KNOWN = 1000
-_LONGEST_ID = 128
 """Ids to remember of requests that were answered, to tell them from those that have not come yet, or given up."""
 
 _DRAIN = 0.02
