@@ -82,6 +82,9 @@ class CellRuns:
         kernel, console, records = self._held.kernel, self._held.console, self._on_record.records
         assert kernel is not None
         assert console is not None
+        if kernel.poll() is not None:  # by now: what is sent to it would wait for a kernel in its place
+            self._held.lose(kernel.cause or "its kernel ended")
+            return None
         outputs = Outputs(call.limits, records.outputs, cell.msg_id, call.told)
         records.begin(cell, self._record.session_id, kernel.kernel_id, call.code, call.limits)
         before = kernel.connections - (kernel.away is None)  # connections that cannot have carried it

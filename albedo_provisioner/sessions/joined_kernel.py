@@ -48,6 +48,11 @@ class JoinedKernel(SessionKernel):
         """Whether it must not be ended for its jobs' sake: it is not ended from here anyway."""
         return False
 
+    @property
+    def has_state(self) -> bool:
+        """It had its owner's state before any call of ours, and was joined for that."""
+        return True
+
     async def take_up(self, wait_for_sign_in: bool) -> None:
         """See that we are linked to it; what earlier calls had put into it may be gone, which is noted.
 
@@ -101,7 +106,7 @@ class JoinedKernel(SessionKernel):
             request, self._make_console, found.kernel_id, self._stepped, True, self._was_let_in
         )
         if found.kernel_id != self._joined.kernel_id:
-            await self._salvage(self._joined.kernel_id)
+            await self._past.salvage(self._joined.kernel_id)
             self._joined.kernel_id = found.kernel_id
         self._record.location = Location(found.host, request.location.path)
         self._record.python = found.python

@@ -148,6 +148,14 @@ class PastCells:
                 log.info("%s: %s: %s", self._session.session_id, cell_id, error)  # what was known then is known still
         return Result.from_dict(record.result, str(self._records.outputs), record.msg_id)
 
+    def may_have_run_on(self, kernel_id: str) -> bool:
+        """Whether code of the session may have begun on a kernel; where nobody can tell, it may."""
+        try:
+            return self._records.may_have_run_on(self._session.session_id, kernel_id)
+        except AlbedoError as error:
+            log.info("%s: %s", self._session.session_id, error)
+            return True
+
     async def salvage(self, kernel_id: str) -> None:
         """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more."""
         for record in self.all():

@@ -390,6 +390,17 @@ class SessionRecords:
         return None if row is None else _cell(row)
 
     @_telling
+    def may_have_run_on(self, session_id: str, kernel_id: str) -> bool:
+        """Whether code of a session may have begun on a kernel: a cell says so, or so many are on record that the ones
+        that would are forgotten.
+        """
+        row = self._database.execute(
+            "SELECT count(*) >= ? OR max(kernel_id IS ?) FROM cells WHERE session_id = ?",
+            (MOST_CELLS, kernel_id, session_id),
+        ).fetchone()
+        return bool(row[0])
+
+    @_telling
     def cells(self, session_id: str) -> list[CellRecord]:
         """Return the cells of a session, oldest first."""
         rows = self._database.execute(

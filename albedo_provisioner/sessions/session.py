@@ -25,7 +25,7 @@ from .call import Call
 from .cell_runs import CellRuns
 from .current_cell import CurrentCell
 from .joined_kernel import JoinedKernel
-from .losses import losses, note_loss, note_reset
+from .losses import note_loss, note_reset
 from .on_record import OnRecord
 from .past import PastCells
 from .patience import KERNEL, ROOM, Patience
@@ -70,7 +70,7 @@ class SessionCore:
         )
         kind = SessionKernel if record.joined is None else JoinedKernel
         self._telling = Telling(record, self.workspace)
-        self._held = kind(record, self._put, self._telling.hear_late, self._past.salvage, handlers)
+        self._held = kind(record, self._put, self._telling.hear_late, self._past, handlers)
         self._cell = CurrentCell(record.session_id, self._held)
         self._runs = CellRuns(self._on_record, self._held, self._cell, self._telling, tools)
         self._next: tuple[CellName, float] | None = None  # whose turn it is, and since when
@@ -250,8 +250,9 @@ class SessionCore:
             if self._cell.was_interrupted(cell.msg_id):  # nobody wants it to begin on another kernel
                 self._cell.forget(cell.msg_id)
                 return self._runs.never_begun(call, cell, report, notes)
-        why = losses(self.record.lost)[-1]
-        raise AlbedoError(f"Three kernels in a row ended on {self._host} before they ran the code: {why}")
+        raise AlbedoError(
+            f"Three kernels in a row ended on {self._host} before they ran the code: {self._held.last_end}"
+        )
 
     async def link(self) -> None:
         """Link to the kernel that is on record, before anything is run.
@@ -299,10 +300,10 @@ class SessionCore:
     async def _reset(self) -> None:
         """End the kernel because that was asked for; the next result that somebody hears says so."""
         held = self._held
-        had_one = self.record.kernel_id is not None
+        had_state = held.has_state
         if held.kernel is not None and not held.alive:
             held.lose(held.kernel.cause or "its kernel ended")  # which is told as well
-        if had_one:
+        if had_state:
             note_reset(self.record, " ".join(job_news(held.kernel)))
         try:
             await held.end()
@@ -398,7 +399,7 @@ class SessionCore:
         async with self._cell.turn():
             if self.busy or not self.has_kernel:
                 return
-            if self._held.ours:
+            if self._held.ours and self._held.has_state:
                 untold = " ".join(job_news(self._held.kernel))  # nobody could be told any more
                 note_loss(self.record, f"its kernel was ended because {why}", untold)
             await self._held.end()

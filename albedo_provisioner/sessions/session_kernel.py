@@ -23,6 +23,7 @@ from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
 from ..location import Location
 from .losses import note_loss, note_move
+from .past import PastCells
 from .records import SessionRecord
 
 log = logging.getLogger("albedo_provisioner.sessions")
@@ -41,7 +42,7 @@ class SessionKernel:
         record: what is on record of the session; kept up to date here.
         put: called when it has changed.
         late: told what comes for cells that have finished.
-        salvage: awaited with the id of a kernel that has ended, before what its keeper knows is given up.
+        past: the session's cells on record: what ran on a kernel, and what its keeper knows before that is given up.
         handlers: what answers the calls of its code, by their kinds.
 
     Attributes:
@@ -51,6 +52,7 @@ class SessionKernel:
         let_in: whether its host has let us in since we began to connect.
         sign_in: what a person has to do before there can be one, while that is waited for.
         last_words: what `lose` has added to its reason, of jobs that ended with the kernel; until there is another one.
+        last_end: why the last one that was lost has ended.
     """
 
     ours = True
@@ -61,7 +63,7 @@ class SessionKernel:
         record: SessionRecord,
         put: Callable[[], None],
         late: Heard,
-        salvage: Callable[[str], Awaitable[None]],
+        past: PastCells,
         handlers: Mapping[str, Handler],
     ) -> None:
         self.kernel: RemoteKernel | None = None
@@ -70,10 +72,11 @@ class SessionKernel:
         self.let_in = False
         self.sign_in: SignInError | None = None
         self.last_words = ""
+        self.last_end = ""
         self._record = record
         self._put = put
         self._late = late
-        self._salvage = salvage
+        self._past = past
         self._handlers = handlers
 
     @property
@@ -90,6 +93,12 @@ class SessionKernel:
     def jobs_run(self) -> bool:
         """Whether jobs run on it."""
         return self.kernel is not None and self.kernel.jobs.running
+
+    @property
+    def has_state(self) -> bool:
+        """Whether earlier calls may have put something into it; not where it was ended before code was given to it."""
+        kernel_id = self._record.kernel_id
+        return kernel_id is not None and self._past.may_have_run_on(kernel_id)
 
     # -- having one ------------------------------------------------------------------------------------------
 
@@ -119,7 +128,7 @@ class SessionKernel:
         try:
             await self._patiently(attach, wait_for_sign_in)
         except KernelGoneError as error:
-            await self._salvage(kernel_id)
+            await self._past.salvage(kernel_id)
             self.lose(str(error))
             in_background(end_on_host(request, kernel_id))
 
@@ -195,10 +204,14 @@ class SessionKernel:
     # -- having none -----------------------------------------------------------------------------------------
 
     def lose(self, why: str) -> None:
-        """What earlier calls had put into the kernel is gone, for this reason: to be told with the next result."""
+        """What earlier calls had put into the kernel, if any had, is gone, for this reason: to be told with the next
+        result.
+        """
+        self.last_end = why
         if self.kernel is not None:
             self.last_words = self.kernel.jobs.last_words
-        note_loss(self._record, why, "" if self.kernel is None else self.last_words)
+        if self.has_state:
+            note_loss(self._record, why, "" if self.kernel is None else self.last_words)
         kernel = self._let_go()
         if kernel is not None:
             in_background(kernel.finish(term_grace=0.5))

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from crash import albedo
@@ -16,6 +17,7 @@ from kernels import PATIENCE, eventually, under_way, until_status
 from albedo_provisioner import AsyncSessions, Sessions
 from albedo_provisioner.errors import AlbedoError
 from albedo_provisioner.sessions import session_kernel
+from albedo_provisioner.sessions.cell_runs import CellRuns
 
 
 def run_elsewhere(code: str) -> None:
@@ -125,6 +127,63 @@ class TestALossThatNobodyWasTold:
             result = session.execute("'x' in globals()")
             assert (result.value, result.kernel.state_lost, result.kernel.reused) == ("False", True, False)
             assert session.execute("1").kernel.state_lost is False
+
+
+class TestAKernelThatNoCodeWasGivenTo:
+    """It has no state that could be lost."""
+
+    def test_is_no_loss_to_the_next_process(self, embedded_host: Embedded) -> None:
+        """L3, S4: the process was killed as it started its first kernel, or as that was there."""
+        code = (
+            "import os, signal, sys\nfrom albedo_provisioner import Sessions\n"
+            "from albedo_provisioner.kernels.remote import RemoteKernel\n"
+            "from albedo_provisioner.sessions.cell_runs import CellRuns\n"
+            "def die(*_): os.kill(os.getpid(), signal.SIGKILL)\n"
+            "where, what = sys.argv[2].split('.')\nsetattr(globals()[where], what, die)\n"
+            "session = Sessions().open(sys.argv[1], owner=what)\nprint(session.id, flush=True)\n"
+            "session.execute('1', cell_id='c')"
+        )
+        with Sessions() as sessions:
+            for moment in ("RemoteKernel._put_record", "RemoteKernel._make", "CellRuns.run"):
+                run = subprocess.run(
+                    [sys.executable, "-c", code, embedded_host.location(), moment],
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    timeout=PATIENCE,
+                    check=False,
+                )
+                session = sessions.resume(run.stdout.strip())
+                if moment == "CellRuns.run":
+                    albedo("stop", *(each["kernel_id"] for each in sessions.list() if each["session_id"] == session.id))
+                assert session.cells() == []
+                result = session.execute("x = 41")
+                assert (result.status, result.kernel.state_lost, result.kernel.note) == ("ok", False, None), moment
+            os.kill(session.status()["process"]["pid"], signal.SIGKILL)
+            assert session.execute("1").kernel.state_lost  # which this one had
+
+    async def test_is_no_loss_when_it_ends_before_that(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """S4: nor is there anything to reset."""
+        session = await async_sessions.open(embedded_host.location())
+        run, ended = CellRuns.run, []
+
+        async def run_too_late(self: CellRuns, *call: Any) -> Any:
+            kernel = self._held.kernel
+            assert kernel is not None
+            os.kill(kernel.pid or 0, signal.SIGKILL)
+            await kernel.wait()
+            ended.append(kernel.pid)
+            return await run(self, *call)
+
+        with monkeypatch.context() as patches:
+            patches.setattr(CellRuns, "run", run_too_late)
+            with pytest.raises(AlbedoError, match=r"Three kernels in a row .* was ended by SIGKILL"):
+                await session.execute("x = 41")
+        assert len(ended) == 3
+        await session.reset()
+        result = await session.execute("1")
+        assert (result.kernel.state_lost, result.kernel.state_reset, result.kernel.note) == (False, False, None)
 
 
 class TestNewsOfSeveralThings:
