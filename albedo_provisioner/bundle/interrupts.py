@@ -134,6 +134,11 @@ class Interrupts:
         for cell in self._begun.values():
             cell.interrupted = True
 
+    @property
+    def interrupted(self) -> list[str]:
+        """The ids of the cells without a reply that were interrupted, as far as is known yet."""
+        return [cell for cell, begun in self._begun.items() if begun.interrupted]
+
     def _cell(self, cell: str) -> _Cell | None:
         asked = self._kernel.asked.get(cell) == "execute_request" or cell in self._meant  # of an earlier keeper, these
         if cell not in self._begun and asked:

@@ -107,6 +107,7 @@ class Keeper:
         self._ladder_at = 0.0
         self._after_ladder: list[Callable[[Report], None]] = []
         self._interrupts = Interrupts(self.kernel, self._send_signal, self._unanswered)
+        self._interrupted: list[str] = []  # ids of the cells that a kernel was interrupted in, and ended with
         self._tended_at = time.monotonic()
         self._over_at: float | None = None
 
@@ -236,6 +237,7 @@ class Keeper:
         self.clients.tell_all({"event": "kernel", "kernel": self._facts()})
         if self.kernel.exit is not None:
             self.jobs.forget()
+            self._interrupted = self._interrupts.interrupted or self._interrupted
 
     def _tell_of_jobs(self, news: dict[str, Any]) -> None:
         """Tell who is there. Who is away gets to know how it is then: however many jobs there were, none piles up."""
@@ -245,7 +247,8 @@ class Keeper:
 
     def _drained(self) -> None:
         """The dead kernel's last message was passed on: mark the place in the output, for whoever waits for more."""
-        note = json.dumps({"note": "exited", "exit": self.kernel.exit, "died": self.kernel.died}).encode()
+        ended = {"exit": self.kernel.exit, "died": self.kernel.died, "interrupted": self._interrupted}
+        note = json.dumps({"note": "exited", **ended}).encode()
         for client in self.clients:
             client.link.send(NOTE, [note])
 

@@ -233,6 +233,9 @@ class Console:
         """The kernel has ended; see `Front`. The program that wanted that knows why."""
         return self.give_up(None if wanted else why, only)
 
+    def was_interrupted(self, message_ids: Collection[str]) -> None:
+        """A program is told nothing of how far its code came that has no reply."""
+
     def refuse_end(self, session: str) -> None:
         """Nobody asks for that through it: there are no sockets here."""
 

@@ -69,6 +69,11 @@ class Front(Protocol):
             the ids of the requests whose askers were told.
         """
 
+    def was_interrupted(self, message_ids: Collection[str]) -> None:
+        """Take note that these cells were interrupted: one that the kernel was done with need not have been run to its
+        end, then.
+        """
+
     def refuse_end(self, session: str) -> None:
         """A client was told that the kernel does not end: what it has asked for until now must not reach the kernel.
 

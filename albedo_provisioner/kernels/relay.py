@@ -170,6 +170,12 @@ class Relay:
         else:
             self._on_shutdown()
 
+    def was_interrupted(self, message_ids: Collection[str]) -> None:
+        """See `Front`."""
+        for message_id in message_ids:
+            if message_id in self._asked:
+                self._ends.interrupted(message_id)
+
     def refuse_end(self, session: str) -> None:
         """See `Front`. What was asked for may still be on its way through zmq."""
         self._refused = session, datetime.now(UTC)
@@ -299,21 +305,20 @@ class Relay:
         told = []
         for message_id in [known for known in self._asked if only is None or known in only]:
             identities, header = self._asked.pop(message_id)
-            done, failed = self._ends.of(message_id)
+            said = self._ends.of(message_id)
             if why is None or header.get("msg_type") != "execute_request":
                 continue
             self._linger = _LAST_WORDS
-            if done:
-                lost = f"This came to its end, and only the kernel's reply was lost. {why}"
-                error = {"ename": "ReplyLost", "evalue": lost, "traceback": [lost]}
+            if said.idle:
+                error = said.error or _reply_lost(why, said.interrupted)
             else:
                 error = {"ename": ename, "evalue": why, "traceback": [why]}
                 self.tell(header, why + "\n")
-                if not failed:
+                if said.error is None:
                     self._say(IOPUB, [b"error"], "error", error, header)
             reply = {**error, "status": "error", "execution_count": 0}
             self._say(SHELL, identities, "execute_reply", reply, header)
-            if not done:
+            if not said.idle:
                 self._say_idle(header)
             told.append(message_id)
         return told
@@ -327,6 +332,16 @@ class Relay:
     ) -> None:
         message = self._session.msg(msg_type, content, parent={"header": parent})
         self.deliver(channel, self._session.serialize(message, idents))
+
+
+def _reply_lost(why: str, interrupted: bool) -> dict[str, Any]:
+    """Return the error for a cell that the kernel is done with, of which it published none, and whose reply is lost."""
+    came = (
+        "This was interrupted, and whether it had come to its end by then is not known: the kernel's reply was lost."
+        if interrupted
+        else "This came to its end, and only the kernel's reply was lost."
+    )
+    return {"ename": "ReplyLost", "evalue": f"{came} {why}", "traceback": [f"{came} {why}"]}
 
 
 def _is_shutdown(parts: Sequence[Buffer]) -> bool:

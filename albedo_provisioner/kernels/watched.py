@@ -217,6 +217,8 @@ class WatchedKernel:
                 if note.get("interrupted", True)  # keepers of before told of no others
                 else "was done with the code and gave no answer, so whether the code failed is not known"
             )
+            if note.get("interrupted", True):
+                self._front.was_interrupted({note["cell"]})
             self._front.give_up(f"The kernel {what}; it lives and has its state.", {note["cell"]})
         elif note["note"] == "exited":
             self._take_last_note(note)
@@ -224,6 +226,7 @@ class WatchedKernel:
     def _take_last_note(self, note: dict[str, Any]) -> None:
         """All that a kernel which has ended had to say is here: have nobody wait for more."""
         why = self._cause_of(note["exit"]) if note.get("exit") else "The kernel ended."
+        self._front.was_interrupted(note.get("interrupted") or ())  # keepers of before told of none
         if not self._expected and self.state == "exited":
             told = self._front.end(why, wanted=False)
             if told:  # one that is still on its way must not be run by the next kernel, after all

@@ -291,6 +291,41 @@ class TestRestart:
             assert "came to its end" in cell.reply["evalue"]
             assert "restarted by a client" in cell.reply["evalue"]
 
+    async def test_a_cell_that_it_interrupts_is_answered_with_the_error_that_the_kernel_has_published(
+        self, embedded_host: Embedded
+    ) -> None:
+        """K4, L8: the manager interrupts first; ipykernel says that it is done then, and may lose the reply."""
+        sleeping = "import time\nprint('begun', flush=True)\ntime.sleep(600)\nprint('ended')"
+        async with started(embedded_host.location()) as kernel, kernel.another_client() as other:
+            for client in (kernel, other):
+                cell = client.begin(sleeping)
+                await cell.until(functools.partial(lambda cell: cell.stdout, cell))
+                await kernel.manager.restart_kernel()
+                await cell.done()
+                assert cell.reply is not None
+                (error,) = cell.of_type("error")
+                assert cell.reply["status"] == "error"
+                assert error["content"]["ename"] == cell.reply["ename"] == "KeyboardInterrupt"
+                assert error["content"]["traceback"] == cell.reply["traceback"]
+                assert cell.stdout == "begun\n"
+                assert await client.value("6 * 7") == "42"
+
+    async def test_a_cell_that_takes_its_interrupt_is_not_said_to_have_come_to_its_end(
+        self, embedded_host: Embedded
+    ) -> None:
+        """ipykernel says that it is done with it, and of no error; the shutdown that follows takes its reply."""
+        taking = (
+            "import time\nprint('begun', flush=True)\ntry: time.sleep(600)\nexcept KeyboardInterrupt: time.sleep(1)"
+        )
+        async with started(embedded_host.location()) as kernel:
+            cell = kernel.begin(taking)
+            await cell.until(lambda: cell.stdout)
+            await kernel.manager.restart_kernel()
+            await cell.done()
+            assert cell.reply is not None
+            assert (cell.reply["ename"], cell.of_type("error")) == ("ReplyLost", [])
+            assert "was interrupted, and whether it had come to its end by then is not known" in cell.reply["evalue"]
+
     async def test_an_interrupt_reaches_the_running_cell(self, any_host: Host) -> None:
         """K4."""
         async with started(any_host.location()) as kernel:

@@ -88,6 +88,7 @@ async def test_code_that_loses_its_reply_to_one_does_not_hang(embedded_host: Emb
         await cell.done()
         assert cell.reply is not None
         assert (cell.reply["ename"], cell.stdout) == ("ReplyLost", "begun\n")
+        assert "came to its end" not in cell.reply["evalue"]
         assert await person.value("6 * 7") == "42"
 
         session = await sessions.open(embedded_host.location(), "agent")

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from albedo_provisioner.bundle.messages import DELIMITER
-from albedo_provisioner.kernels.cell_ends import CellEnds
+from albedo_provisioner.kernels.cell_ends import CellEnds, Said
 
 CELL = {"msg_id": "c", "msg_type": "execute_request"}
 
@@ -24,13 +24,14 @@ ERROR = message("error", {"ename": "KeyboardInterrupt"})
 def test_what_the_kernel_has_said_is_known_for_as_long_as_there_is_no_reply() -> None:
     ends = CellEnds()
     assert all(ends.published(parts, {"c"}) for parts in (ERROR, IDLE))
-    assert ends.of("c") == (True, True)
-    assert ends.of("c") == (False, False)
+    assert ends.of("c") == Said(idle=True, error={"ename": "KeyboardInterrupt"})
+    assert ends.of("c") == Said()
     assert ends.published(ERROR[1:], {"c"})  # some kernels give no topic
-    assert ends.of("c") == (False, True)
+    ends.interrupted("c")
+    assert ends.of("c") == Said(error={"ename": "KeyboardInterrupt"}, interrupted=True)
     assert ends.published(ERROR, {"c"})
     ends.replied(CELL)
-    assert ends.of("c") == (False, False)
+    assert ends.of("c") == Said()
 
 
 def test_a_reply_without_the_idle_status_is_known() -> None:
