@@ -51,6 +51,11 @@ class EndedKernel(SignalledKernel):
     async def finish(self, term_grace: float = 2.0, timeout: float | None = None) -> dict[str, Any]:
         """End the kernel and its keeper, see that nothing is left on the host, and let go of it.
 
+        Args:
+            term_grace: seconds from TERM to KILL.
+            timeout: seconds to wait for the proof; 0 when the host is known not to answer, None for as long as it
+                takes.
+
         Returns:
             the ladder's report.
 
@@ -63,9 +68,7 @@ class EndedKernel(SignalledKernel):
         if self._front.running and not self.guest:
             if self.state == "exited" and self.away is None:
                 await self.wait_for_silence(LAST_NOTE)
-            self._front.end(
-                self.cause or f"The kernel on {self.host} was ended by a client: {self._link.client}.", True
-            )
+            self._tell_of_end("it does not answer" if timeout == 0 else None)
         self._front.close()
         if self.guest:
             await self.leave()
@@ -82,6 +85,23 @@ class EndedKernel(SignalledKernel):
                 "can be reached again."
             )
         return self._finishing.result()
+
+    def _tell_of_end(self, silent: str | None) -> None:
+        """Tell the cells that have no reply what becomes of the kernel; nobody hears any more of it here.
+
+        Args:
+            silent: why nothing is heard of the host, where that is known to whoever has the kernel ended.
+        """
+        away = self.away or silent
+        if away is None or self.state == "exited":
+            by = f"The kernel on {self.host} is being ended by a client: {self._link.client}."
+            self._front.end(self.cause or by, True)
+        else:
+            words = (
+                f"The end of the kernel on {self.host} was asked for by a client: {self._link.client}. {self.host} is "
+                f"out of reach ({away}): it is ended as soon as the host can be reached again, and runs on until then."
+            )
+            self._front.give_up(words, {header["msg_id"] for header in self._front.running})
 
     def _note_end(self, finishing: asyncio.Task[dict[str, Any]]) -> None:
         if not finishing.cancelled() and finishing.exception() is not None:

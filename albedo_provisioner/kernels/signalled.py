@@ -20,6 +20,9 @@ the interrupt does not."""
 class SignalledKernel(WatchedKernel):
     """A kernel whose cells are interrupted, taken back and told things. Used on the I/O thread alone."""
 
+    _told_of_later: tuple[int, str] | None = None
+    """In which break, counted by connections, which cell was told that its interrupt has to wait."""
+
     async def signal(self, signum: int, timeout: float | None = None, cell: str | None = None) -> bool:
         """Send a signal to the kernel's process group on its host.
 
@@ -88,6 +91,10 @@ class SignalledKernel(WatchedKernel):
         """Tell the cell that runs that its interrupt has to wait for its host."""
         why = self.away or "it does not answer"
         for header in [header for header in running if header in self._front.running][:1]:
+            told = self.connections, header["msg_id"]
+            if told == self._told_of_later:
+                return  # who is impatient, and asks again, has read it
+            self._told_of_later = told
             self._front.tell(
                 header, f"[albedo] {self.host} is out of reach ({why}): the interrupt is delivered when it is back.\n"
             )

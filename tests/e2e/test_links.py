@@ -12,7 +12,7 @@ import pytest
 from faces import Embedded, Host
 from jupyter_client.multikernelmanager import AsyncMultiKernelManager
 from kernels import Cell, Client, Kernel, add_kernelspec, eventually, numbered, started
-from procs import Process, descendants, send, wait_until
+from procs import Process, alive, descendants, send, wait_until
 
 from albedo_provisioner import provisioner
 from albedo_provisioner.errors import LinkAwayError, UnreachableError
@@ -144,12 +144,14 @@ class TestBrokenConnections:
             await cell.until(lambda: cell.stdout)
             embedded_host.down()
             await eventually(lambda: kernel.status["step"] == "reattaching")
-            interrupt = asyncio.create_task(kernel.manager.interrupt_kernel())
+            for _ in range(3):
+                await kernel.manager.interrupt_kernel()
+            await cell.until(lambda: cell.stderr)
             embedded_host.up()
             await cell.done()
-            await interrupt
             assert cell.reply is not None
             assert cell.reply["ename"] == "KeyboardInterrupt"
+            assert cell.stderr.count("the interrupt is delivered when it is back") == 1
             assert await kernel.value("1 + 1") == "2"
 
     async def test_a_restart_during_a_cut_happens_once(self, embedded_host: Embedded) -> None:
@@ -429,4 +431,27 @@ class TestAwkwardMoments:
             await asyncio.wait([ending], timeout=2)
             embedded_host.up()
             await ending
+
+    async def test_an_end_while_the_host_is_out_of_reach_is_not_told_as_done(self, embedded_host: Embedded) -> None:
+        """L5, K6: to the cell that runs and is not cut short yet, and to another page's that waits."""
+        async with started(embedded_host.location()) as kernel, kernel.another_client() as other:
+            pid = kernel.status["pid"]
+            running = kernel.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+            await running.until(lambda: running.stdout)
+            waiting = other.begin("1")
+            embedded_host.down()
+            await eventually(lambda: kernel.status["step"] == "reattaching")
+            await kernel.manager.shutdown_kernel()
+            for cell in (running, waiting):
+                await cell.done()
+                assert cell.reply is not None
+                assert cell.reply["ename"] == "ReplyLost"
+                (error,) = cell.of_type("error")
+                for told in (cell.stderr, cell.reply["evalue"], error["content"]["evalue"]):
+                    assert "The end of the kernel on" in told
+                    assert f"was asked for by a client: albedo, process {os.getpid()} on " in told
+                    assert "is out of reach (" in told
+                    assert "was ended" not in told
+            assert alive(pid)
+            embedded_host.up()
         wait_until(lambda: embedded_host.leftovers() == [], 30, "nothing left")
