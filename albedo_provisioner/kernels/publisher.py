@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import zmq
 
@@ -49,17 +50,22 @@ class Publisher:
         socket: the socket, not yet bound.
         paused: called with True when what comes should wait, with False when it may go on.
         left_behind: called when a client begins to miss something.
+        idle: makes a message which says that the request with this header is done.
     """
 
     def __init__(
-        self, socket: zmq.Socket[bytes], paused: Callable[[bool], None], left_behind: Callable[[], None]
+        self,
+        socket: zmq.Socket[bytes],
+        paused: Callable[[bool], None],
+        left_behind: Callable[[], None],
+        idle: Callable[[dict[str, Any]], Sequence[Buffer]],
     ) -> None:
         socket.sndhwm = QUEUE
         socket.setsockopt(zmq.XPUB_NODROP, 1)
         self._socket = socket
         self._paused = paused
         self._left_behind = left_behind
-        self._reminders = Reminders(self._try)
+        self._reminders = Reminders(lambda cell: self._try(idle(cell)))
         self._waiting: deque[Sequence[Buffer]] = deque()
         # Those that zmq still holds, oldest first, with the bytes up to each.
         self._watched: deque[tuple[zmq.MessageTracker, int]] = deque()

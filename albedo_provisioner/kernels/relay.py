@@ -115,7 +115,7 @@ class Relay:
             socket.linger = 0
             socket.sndhwm = socket.rcvhwm = 0
             if channel == IOPUB:
-                self._publisher = Publisher(socket, paused, self._left_behind)
+                self._publisher = Publisher(socket, paused, self._left_behind, self._idle)
             else:
                 socket.router_handover = True  # as ipykernel does: a client that reconnects keeps its identity
             endpoints.bind(channel, socket)
@@ -324,14 +324,21 @@ class Relay:
         return told
 
     def _say_idle(self, parent: dict[str, Any]) -> None:
-        self._say(IOPUB, [b"status"], "status", {"execution_state": "idle"}, parent)
+        self.deliver(IOPUB, self._idle(parent))
         self._ends.told(parent["msg_id"])
+
+    def _idle(self, parent: dict[str, Any]) -> list[bytes]:
+        return self._message([b"status"], "status", {"execution_state": "idle"}, parent)
 
     def _say(
         self, channel: int, idents: list[bytes], msg_type: str, content: dict[str, Any], parent: dict[str, Any]
     ) -> None:
-        message = self._session.msg(msg_type, content, parent={"header": parent})
-        self.deliver(channel, self._session.serialize(message, idents))
+        self.deliver(channel, self._message(idents, msg_type, content, parent))
+
+    def _message(
+        self, idents: list[bytes], msg_type: str, content: dict[str, Any], parent: dict[str, Any]
+    ) -> list[bytes]:
+        return self._session.serialize(self._session.msg(msg_type, content, parent={"header": parent}), idents)
 
 
 def _reply_lost(why: str, interrupted: bool) -> dict[str, Any]:

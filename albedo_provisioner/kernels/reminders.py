@@ -4,13 +4,15 @@ zmq passes over a subscriber that does not read, and does not say which one that
 that it missed is gone for it, but one thing must not be: that a cell ended, for it would wait for that for ever. So the
 idle statuses of cells that ended since are said again, while the kernel is idle: soon, then after pauses that double,
 for about an hour. Whoever reads again hears of the end within as long as it did not read. The others hear it twice,
-which means nothing to them: it is the same message, and it is true.
+which means nothing to them, as it is true; but each time in a message of its own, because jupyter_client refuses one
+whose signature it has seen, with an error.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ..bundle.messages import CONTENT, HEADER, PARENT, json_part
 from ..bundle.wire import Buffer
@@ -27,14 +29,14 @@ class Reminders:
     """Says again that cells have ended. Used on the I/O thread's loop.
 
     Args:
-        publish: sends a message to all clients that have room for it.
+        say_idle: tells all clients that have room for it that the request with this header is done.
     """
 
-    def __init__(self, publish: Callable[[Sequence[Buffer]], object]) -> None:
-        self._publish = publish
+    def __init__(self, say_idle: Callable[[dict[str, Any]], object]) -> None:
+        self._say_idle = say_idle
         self._wanted = False
         self._idle = True
-        self._ends: dict[str, list[bytes]] = {}  # idle statuses by the message id of the cell
+        self._ends: dict[str, dict[str, Any]] = {}  # headers of the requests to run cells, by their message ids
         self._pause = 0.0
         self._left = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -53,7 +55,7 @@ class Reminders:
         self._idle = json_part(parts, CONTENT).get("execution_state") == "idle"
         cell = json_part(parts, PARENT)
         if self._idle and cell.get("msg_type") == "execute_request":
-            self._ends[str(cell.get("msg_id"))] = [bytes(part) for part in parts]
+            self._ends[str(cell.get("msg_id"))] = cell
             while len(self._ends) > MOST_CELLS:
                 del self._ends[next(iter(self._ends))]
             self._begin_anew()
@@ -70,8 +72,8 @@ class Reminders:
 
     def _remind(self) -> None:
         if self._idle:
-            for parts in self._ends.values():
-                self._publish(parts)
+            for cell in self._ends.values():
+                self._say_idle(cell)
         self._left -= 1
         self._pause *= 2
         if self._left:
