@@ -124,8 +124,9 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
     import asyncio
     from dataclasses import replace
 
-    from ..errors import KernelGoneError, UnreachableError
+    from ..errors import ConfigError, KernelGoneError, UnreachableError
     from ..hosts.asking import ask
+    from ..kernels.endings import note_if_possible
     from ..kernels.journal import visiting
     from ..kernels.records import ENDING, KernelRecords, this_process
 
@@ -133,8 +134,11 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
     if kernel.record is not None:
         # Before the host is asked, and in this process's name, which ends soon: whoever is in contact with the host
         # then sees to it, also when a Jupyter Server that never will be has the kernel open.
-        records.put(replace(kernel.record, state=ENDING, owner=this_process()))
-        records.note_ending(kernel.kernel_id, f"was ended with `{_NAME}` (process {os.getpid()})")
+        try:
+            records.put(replace(kernel.record, state=ENDING, owner=this_process()))
+            records.note_ending(kernel.kernel_id, f"was ended with `{_NAME}` (process {os.getpid()})")
+        except ConfigError:  # the disk is full, say: that much is noted all the same
+            note_if_possible(records.set_state, kernel.kernel_id, ENDING)
     try:
         async with asyncio.timeout(timeout):
             try:
@@ -153,5 +157,5 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
             kernel.host_name, f"{kernel.host_name} did not answer within {timeout:g} s.", f"no answer in {timeout:g} s"
         ) from None
     if not report["survivors"]:
-        records.remove(kernel.kernel_id)
+        note_if_possible(records.remove, kernel.kernel_id)
     return dict(report)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Any
 
-from ..errors import AlbedoError, ConfigError, KernelGoneError, LinkAwayError
-from .endings import end_on_host, in_background, seeing_to_end
+from ..errors import AlbedoError, KernelGoneError, LinkAwayError
+from .endings import end_on_host, in_background, note_if_possible, seeing_to_end
 from .records import ENDING, KernelRecords
 from .request import KernelRequest
 from .signalled import SignalledKernel
@@ -77,7 +76,7 @@ class EndedKernel(SignalledKernel):
         if self._finishing is None:
             self._finishing = asyncio.get_running_loop().create_task(self._finish(term_grace))
             self._finishing.add_done_callback(self._note_end)  # nobody may be waiting for it by then
-            self._note(lambda: KernelRecords().set_state(self.kernel_id, ENDING))
+            note_if_possible(KernelRecords().set_state, self.kernel_id, ENDING)
         done, _ = await asyncio.wait([self._finishing], timeout=timeout)
         if not done:
             raise LinkAwayError(
@@ -119,7 +118,7 @@ class EndedKernel(SignalledKernel):
             except KernelGoneError:
                 # No keeper: what it left, if anything, is ended without one.
                 report = await end_on_host(self.request, self.kernel_id)
-        self._note(lambda: KernelRecords().remove(self.kernel_id))
+        note_if_possible(KernelRecords().remove, self.kernel_id)
         return dict(report)
 
     def expect_end(self) -> None:
@@ -141,13 +140,6 @@ class EndedKernel(SignalledKernel):
         if unseen and self._expected and self.state == "exited":
             log.info("%s: the kernel has ended, and nobody asks for more; its keeper ends, too.", self.host)
             await self._end_keeper(0.0)
-
-    def _note(self, note: Callable[[], None]) -> None:
-        """Note something of its end on record, if that can be: a full disk keeps no kernel alive."""
-        try:
-            note()
-        except ConfigError as error:
-            log.warning("Kernel %s: %s", self.kernel_id, error)
 
     def _must_be_ours(self, done: str) -> None:
         if self.guest:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,6 +43,14 @@ def who_ended(kernel_id: str) -> str | None:
     except ConfigError as error:  # that it has ended is told all the same
         log.info("%s: %s", kernel_id, error)
         return None
+
+
+def note_if_possible(note: Callable[..., None], kernel_id: str, *more: str) -> None:
+    """Note something of a kernel's end on record, if that can be: a full disk keeps no kernel alive."""
+    try:
+        note(kernel_id, *more)
+    except ConfigError as error:
+        log.warning("Kernel %s: %s", kernel_id, error)
 
 
 @contextmanager
@@ -85,7 +93,7 @@ async def end_by_record(kernel_id: str, how: str) -> None:
     record = records.get(kernel_id)
     if record is None:
         return
-    records.note_ending(kernel_id, how)
+    note_if_possible(records.note_ending, kernel_id, how)
     records.set_state(kernel_id, ENDING)
     try:
         report = await end_on_host(KernelRequest.from_dict(record.request), kernel_id)
@@ -93,7 +101,7 @@ async def end_by_record(kernel_id: str, how: str) -> None:
         raise LinkAwayError(f"The kernel {kernel_id} is still to be ended: {error}") from error
     if report["survivors"]:
         raise LinkAwayError(f"Processes of the kernel {kernel_id} are left: {report['survivors']}")
-    records.remove(kernel_id)
+    note_if_possible(records.remove, kernel_id)
 
 
 async def prove_endings(host: str | None) -> None:
@@ -109,7 +117,7 @@ async def prove_endings(host: str | None) -> None:
             if report["survivors"]:
                 log.warning("%s: processes of kernel %s are left: %s", host, record.kernel_id, report["survivors"])
             else:
-                records.remove(record.kernel_id)
+                note_if_possible(records.remove, record.kernel_id)
                 log.info("%s: kernel %s, which was to be ended, is gone.", host, record.kernel_id)
 
 
@@ -129,7 +137,7 @@ async def end_abandoned(request: KernelRequest, kernel_id: str) -> None:
                 log.info("%s: a start that was given up is still to be undone: %s", request.location.host, error)
                 proven = False
     if proven:
-        KernelRecords().remove(kernel_id)
+        note_if_possible(KernelRecords().remove, kernel_id)
 
 
 def _left_undone(record: KernelRecord) -> bool:

@@ -11,12 +11,14 @@ import os
 import sqlite3
 import time
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ..bundle import processes
 from ..bundle.spawn import boot_id
-from ..database import opened, opened_to_read
+from ..database import is_unwritable, opened, opened_to_read
+from ..errors import ConfigError
 from ..home import albedo_home
 from ..location import Location
 from .notebook_file import FileMark, file_of, is_of, mark_of
@@ -137,8 +139,8 @@ class KernelRecords:
                 "SELECT * FROM kernels WHERE location = ? AND state = ? ORDER BY notebook = ? DESC, started DESC",
                 (str(location), LIVE, notebook),
             )
-            for record in map(_record, rows.fetchall()):
-                if not record.orphaned or record.request.get("kernel") != kernel:
+            for record in map(self._as_it_is, rows.fetchall()):
+                if record.state != LIVE or not record.orphaned or record.request.get("kernel") != kernel:
                     continue
                 mark, file = _mark(database, record.kernel_id), file_of(notebook)
                 if record.notebook == notebook if file is None else is_of(record.notebook, mark, file):
@@ -164,9 +166,18 @@ class KernelRecords:
             )
 
     def set_state(self, kernel_id: str, state: str) -> None:
-        """Note that a kernel is "live" or "ending"."""
-        with self._open() as database:
-            database.execute("UPDATE kernels SET state = ? WHERE kernel_id = ?", (state, kernel_id))
+        """Note that a kernel is "live" or "ending". That one is to end is noted on a full disk, too."""
+        try:
+            with self._open() as database:
+                database.execute("UPDATE kernels SET state = ? WHERE kernel_id = ?", (state, kernel_id))
+        except ConfigError as error:
+            if state != ENDING or not is_unwritable(error):
+                raise
+            # An empty file takes a name in a directory, for which there is nearly always room.
+            try:
+                self._noted_beside(kernel_id).touch(0o600)
+            except OSError:
+                raise error from error.__cause__
 
     def remove(self, kernel_id: str) -> None:
         """Forget a kernel: it is known to be gone."""
@@ -174,6 +185,7 @@ class KernelRecords:
             database.execute("DELETE FROM kernels WHERE kernel_id = ?", (kernel_id,))
             database.execute("DELETE FROM nodes WHERE kernel_id = ?", (kernel_id,))
             database.execute("DELETE FROM notebooks WHERE kernel_id = ?", (kernel_id,))
+        self._noted_beside(kernel_id).unlink(missing_ok=True)
 
     def note_ending(self, kernel_id: str, how: str) -> None:
         """Note who is about to end a kernel that others may use; `how` follows "The kernel" in what they are told."""
@@ -184,7 +196,7 @@ class KernelRecords:
 
     def ending(self, kernel_id: str) -> str | None:
         """Return what was noted of who ended a kernel; None when nothing was. Also where nothing can be written."""
-        with opened_to_read(self._path, _SCHEMA, _CONTENT) as database:
+        with self._open_to_read() as database:
             row = database.execute("SELECT how FROM endings WHERE kernel_id = ?", (kernel_id,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -197,25 +209,36 @@ class KernelRecords:
 
     def node(self, kernel_id: str) -> str:
         """Return on which machine a kernel runs; an empty text when that was not noted."""
-        with self._open() as database:
+        with self._open_to_read() as database:
             row = database.execute("SELECT node FROM nodes WHERE kernel_id = ?", (kernel_id,)).fetchone()
         return "" if row is None else str(row[0])
 
     def mark(self, kernel_id: str) -> FileMark | None:
         """Return what was noted of the file of a kernel's notebook; None when nothing was."""
-        with self._open() as database:
+        with self._open_to_read() as database:
             return _mark(database, kernel_id)
 
     def get(self, kernel_id: str) -> KernelRecord | None:
         """Return a kernel's record."""
-        with self._open() as database:
+        with self._open_to_read() as database:
             row = database.execute("SELECT * FROM kernels WHERE kernel_id = ?", (kernel_id,)).fetchone()
-        return None if row is None else _record(row)
+        return None if row is None else self._as_it_is(row)
 
     def all(self) -> list[KernelRecord]:
         """Return all records, oldest first; also where nothing can be written."""
-        with opened_to_read(self._path, _SCHEMA, _CONTENT) as database:
-            return [_record(row) for row in database.execute("SELECT * FROM kernels ORDER BY started")]
+        with self._open_to_read() as database:
+            return [self._as_it_is(row) for row in database.execute("SELECT * FROM kernels ORDER BY started")]
+
+    def _as_it_is(self, row: tuple[Any, ...]) -> KernelRecord:
+        """Return a row as the record that it is, with a state that could only be noted beside the file."""
+        record = _record(row)
+        return replace(record, state=ENDING) if self._noted_beside(record.kernel_id).exists() else record
+
+    def _noted_beside(self, kernel_id: str) -> Path:
+        return self._path.with_name(f"{self._path.stem}-{kernel_id}.{ENDING}")
+
+    def _open_to_read(self) -> AbstractContextManager[sqlite3.Connection]:
+        return opened_to_read(self._path, _SCHEMA, _CONTENT)
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
         return opened(self._path, _SCHEMA, _CONTENT)

@@ -22,7 +22,7 @@ from ..errors import (
 from ..hosts.recent import RecentHosts
 from ..hosts.refusals import start_failed
 from .ended import LAST_NOTE, EndedKernel
-from .endings import end_abandoned, in_background, is_ending, prove_endings
+from .endings import end_abandoned, in_background, is_ending, note_if_possible, prove_endings
 from .front import FrontMaker
 from .link import KernelLink
 from .records import ENDING, KernelRecord, KernelRecords
@@ -245,7 +245,9 @@ class RemoteKernel(EndedKernel):
         records = KernelRecords()
         refused = isinstance(error, HostError) and not isinstance(error, UnreachableError)
         if not self._link.sent_request or (refused and not self._link.attached):
-            records.remove(self.kernel_id)  # nothing was asked for, or the host itself says that there is nothing
+            note_if_possible(
+                records.remove, self.kernel_id
+            )  # nothing was asked for, or the host itself says that there is nothing
             return
         records.set_state(self.kernel_id, ENDING)
         if self._link.attached:
@@ -254,7 +256,7 @@ class RemoteKernel(EndedKernel):
             except AlbedoError as problem:  # the link may have broken since, and is not kept up for this
                 log.info("%s: a kernel that could not be used is still to be ended: %s", self.host, problem)
             else:
-                records.remove(self.kernel_id)
+                note_if_possible(records.remove, self.kernel_id)
                 return
         in_background(end_abandoned(self.request, self.kernel_id))
 

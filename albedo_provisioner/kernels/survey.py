@@ -25,7 +25,7 @@ from ..errors import (
 from ..hosts import io_thread
 from ..hosts.asking import ask
 from ..location import Location
-from .endings import prove_endings
+from .endings import note_if_possible, prove_endings
 from .journal import kernel_facts
 from .notebook_file import whereabouts
 from .records import ENDING, KernelRecord, KernelRecords
@@ -251,7 +251,7 @@ def _not_there(record: KernelRecord, node: str) -> FoundKernel:
         return replace(kernel, state=ENDING)
     if not record.orphaned:
         return replace(kernel, state="unknown", note="its host does not have it; it may just be starting")
-    KernelRecords().remove(record.kernel_id)
+    note_if_possible(KernelRecords().remove, record.kernel_id)
     return replace(kernel, state="exited", note="its host has it no more")
 
 

@@ -88,7 +88,8 @@ def albedo(*arguments: str | os.PathLike[str], status: int = 0) -> str:
 def listed(*hosts: str) -> list[dict[str, Any]]:
     """Return the kernels that `jupyter albedo kernels --json` tells of."""
     printed = albedo("kernels", "--json", *hosts)  # with what is said on stderr when hosts take their time
-    kernels: list[dict[str, Any]] = json.loads(printed[printed.index("{") :])["kernels"]
+    answer, _ = json.JSONDecoder().raw_decode(printed, printed.index("{"))
+    kernels: list[dict[str, Any]] = answer["kernels"]
     return kernels
 
 
