@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shlex
 import sqlite3
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ _BUSY_TIMEOUT = 10.0
 _BUSY_PAUSE = 0.005
 
 _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+_IN_USE = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 # What SQLite says of a disk that is full, or that may not be written.
 _UNWRITABLE = {
@@ -185,6 +188,11 @@ def unusable(path: Path, content: str, error: Exception) -> ConfigError:
     """Return the error for a file that cannot be used, as `opened` and `connect` raise it."""
     if _code(error) in _DAMAGED:
         mending = "The file is damaged: put a copy of it in its place, or remove it, and with it all that it held."
+    elif _code(error) in _IN_USE:
+        mending = (
+            f"Another process has kept it locked for more than {_BUSY_TIMEOUT:g} s: see which one has it open "
+            f"(`fuser -v {shlex.quote(str(path))}`), end that if it hangs, and try again."
+        )
     else:
         mending = f"Make room in {path.parent} and have it writable, or set ALBEDO_HOME to another directory."
     return ConfigError(f"The {content} in {path} cannot be used: {error}. {mending}")

@@ -191,6 +191,8 @@ def _newer(cell: NotebookNode, replays: Sequence[Replay], saved: float | None) -
         cell.execution_count < run.count or (cell.execution_count == run.count and not cell.outputs)
     ):
         return ""
+    if cell.execution_count == run.count:
+        return f"its output is of In [{run.count}], as the journal's, and the journal's run had shown none like it"
     return f"its output is of In [{cell.execution_count}], the journal's of In [{_number(run.count)}]"
 
 
