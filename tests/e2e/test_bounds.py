@@ -16,6 +16,8 @@ from faces import Host, keeper_of
 from kernels import Cell, Kernel, Message, eventually, started
 from procs import read, send, wait_until
 
+from albedo_provisioner.kernels import publisher
+
 CHUNK = 50_000
 FLOOD = """
 import os, sys, time
@@ -147,9 +149,10 @@ def reader(kernel: Kernel, log: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def test_a_client_here_that_does_not_read_costs_neither_memory_nor_the_others_and_is_told(
-    sshd_host: Host, tmp_path: Path
+    sshd_host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """L9, L8: it is stopped while a cell prints, and goes on."""
+    monkeypatch.setattr(publisher, "QUEUE_BYTES", 64 << 20)
     size, count = 100_000, 3000
     log = tmp_path / "read"
     # A kernel prints faster than a busy machine reads: what waits on the host must not have to give way as well.
