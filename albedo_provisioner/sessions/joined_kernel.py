@@ -127,10 +127,11 @@ class JoinedKernel(SessionKernel):
         process = (self.kernel.kernel_id, self.kernel.pid or 0, self.kernel.started)
         if process == self._joined.process:
             return
-        if self._joined.process not in (None, _TOLD):
+        if self._joined.process is not None and self._joined.process != _TOLD:
             assert self.console is not None
             self.console.greeting = None  # it would say the same, on stderr
-            note_loss(self._record, "The kernel that this session has joined was restarted, or is a new one.")
+            line = note_loss(self._record, "The kernel that this session has joined was restarted, or is a new one.")
+            self.last_loss = (self._joined.process[0], line)
         self._joined.process = process
         self._put()
 

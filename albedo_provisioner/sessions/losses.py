@@ -17,15 +17,15 @@ _MOST = 8
 """Things that are told; of more, those in the middle are only counted."""
 
 
-def note_loss(record: SessionRecord, why: str, news: str = "") -> None:
-    """Note that the state is gone although nobody asked for that.
+def note_loss(record: SessionRecord, why: str, news: str = "") -> str:
+    """Note that the state is gone although nobody asked for that, and return the line for it.
 
     Args:
         record: what is on record of the session.
         why: why, in words that follow "The state of earlier calls was lost:".
         news: what else is to be told: sentences.
     """
-    _note(record, why if why.endswith(".") else f"{why}.", news)
+    return _note(record, why if why.endswith(".") else f"{why}.", news)
 
 
 def note_reset(record: SessionRecord, news: str = "") -> None:
@@ -38,10 +38,11 @@ def note_move(record: SessionRecord, before: object, after: object, news: str = 
     _note(record, f"{_MOVED}from {before} to {after}; it has a fresh kernel.", news)
 
 
-def _note(record: SessionRecord, why: str, news: str) -> None:
+def _note(record: SessionRecord, why: str, news: str) -> str:
     words = f"{why} {news}".encode("utf-8", "backslashreplace").decode()  # what is on record has to be text
     line = " ".join(words.split())
     record.lost = line if record.lost is None else f"{record.lost}\n{line}"
+    return line
 
 
 def losses(lost: str | None) -> list[str]:

@@ -45,7 +45,7 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         found: JournalCell | NoCell = await await_cell(host, cell.kernel_id, session.python, cell.msg_id)
     except KernelGoneError as error:
         report.note = f"What came of this call is gone together with its kernel: {error}"
-        report.state_lost = True
+        report.state_lost = report.ended = True
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
     if isinstance(found, NoCell):
         report.note = _why_not_there(found)
@@ -68,13 +68,12 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         report.note = "This was taken back, or thrown away as other code failed before its turn came: it was not run."
     if found.dropped:
         report.note = f"{found.dropped} messages out of the middle of its output were more than the journal keeps."
-    if session.lost is not None and cell.result is None and cell.kernel_id == session.kernel_id:
-        # It was the first one after that, and its process ended before it could tell anybody.
+    if untold := _untold(cell, session):
         report.reused = False
-        tell_losses(losses(session.lost), report, notes)
+        tell_losses(untold, report, notes)
     if found.state == "ended":
         report.note = "The kernel ended while the code ran."
-        report.state_lost = True
+        report.state_lost = report.ended = True
     report.note = " ".join(filter(None, [*notes, report.note, *outputs.remarks()])) or None
     status = LOST if found.state != "done" else INTERRUPTED if aborted else status_of(reply)
     if cell.result is not None and is_interrupt(reply):
@@ -83,6 +82,14 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
     if found.finished is not None:
         result.duration = max(0.0, found.finished - found.asked)
     return result
+
+
+def _untold(cell: CellRecord, session: SessionRecord) -> list[str]:
+    """Return the losses that a cell's call would have told: it was the first one after them, and its process ended
+    before it could tell anybody.
+    """
+    first = cell.result is None and cell.kernel_id == session.kernel_id
+    return losses(session.lost) if first else []
 
 
 def _why_not_there(found: NoCell) -> str:
@@ -107,6 +114,8 @@ class PastCells:
         session: the session.
         under_way: whether this process waits for the end of a cell, by its id, as its call does or did.
         serve: takes up the kernel that a cell of an earlier process runs on.
+        heard: told that a call gets what came of a cell of an earlier process, and which of the losses on record that
+            tells.
     """
 
     def __init__(
@@ -115,20 +124,26 @@ class PastCells:
         session: SessionRecord,
         under_way: Callable[[str], bool],
         serve: Callable[[CellRecord], Awaitable[None]],
+        heard: Callable[[CellRecord, Result, list[str]], Awaitable[None]],
     ) -> None:
         self._records = records
         self._session = session
         self._under_way = under_way
         self._serve = serve
+        self._heard = heard
 
     def all(self) -> list[CellRecord]:
         """Return them all, oldest first."""
         return self._records.cells(self._session.session_id)
 
-    async def result(self, cell_id: str) -> Result:
+    async def result(self, cell_id: str, *, to_a_call: bool = False) -> Result:
         """Return what came of a cell, once it has come to its end.
 
         Of one whose call ended before its code, and that still runs, it is what the call was told.
+
+        Args:
+            cell_id: its id.
+            to_a_call: whether that is the result of a call, which tells losses, and not just looked at.
 
         Raises:
             KeyError: this session has no such cell on record.
@@ -137,15 +152,30 @@ class PastCells:
         record = self._records.cell(self._session.session_id, cell_id)
         if record is None:
             raise KeyError(f"The session {self._session.session_id} has no cell {cell_id} on record.")
+        untold, result = _untold(record, self._session), None
         if record.result is None:
             await self._serve(record)
-            return await self._find_out(record)
-        if record.state != DONE and not self._under_way(cell_id):
+            # It is known by now where that has found the kernel gone; see `salvage`.
+            record = self._records.cell(self._session.session_id, cell_id) or record
+            result = self._known(record) or await self._find_out(record)
+        elif record.state != DONE and not self._under_way(cell_id):
             try:
                 async with asyncio.timeout(_LATER):
-                    return await self._find_out(record)
+                    result = await self._find_out(record)
             except (AlbedoError, TimeoutError) as error:
                 log.info("%s: %s: %s", self._session.session_id, cell_id, error)  # what was known then is known still
+        if result is None:
+            result = self._known(record)
+            assert result is not None
+            return result
+        if to_a_call:
+            await self._heard(record, result, untold)
+        return result
+
+    def _known(self, record: CellRecord) -> Result | None:
+        """Return what is on record of what came of a cell."""
+        if record.result is None:
+            return None
         return Result.from_dict(record.result, str(self._records.outputs), record.msg_id)
 
     def may_have_run_on(self, kernel_id: str) -> bool:

@@ -66,7 +66,11 @@ class SessionCore:
         }
         self._on_record = OnRecord(registry.records, record, lambda: self.closed)
         self._past = PastCells(
-            registry.records, record, lambda cell: cell in self._calls or self._runs.outlives(cell), self._serve_cell
+            registry.records,
+            record,
+            lambda cell: cell in self._calls or self._runs.outlives(cell),
+            self._serve_cell,
+            self._heard_of_cell,
         )
         kind = SessionKernel if record.joined is None else JoinedKernel
         self._telling = Telling(record, self.workspace)
@@ -161,7 +165,7 @@ class SessionCore:
         cell_id = cell.cell_id
         if call.cell_id and (cell_id in self._calls or records.cell(session_id, cell_id) is not None):
             try:
-                return self._told_again(call, await self.cell(cell_id))
+                return self._told_again(call, await self.cell(cell_id, to_a_call=True))
             except KeyError:
                 pass  # the caller of the one before was cancelled before it began, so it was not run: this one is
         work = asyncio.get_running_loop().create_task(self._execute(call, cell))
@@ -227,6 +231,7 @@ class SessionCore:
         self._telling.begin(call.reset)
         if call.reset:
             self._held.must_be_ours("restarted")
+            self._put()  # where that cannot be, the call cannot be run either, and the state had better stay
             report.state_reset = True
             await self._reset()
         for _ in range(3):
@@ -420,13 +425,13 @@ class SessionCore:
         """Return the cells on record, oldest first."""
         return self._past.all()
 
-    async def cell(self, cell_id: str) -> Result:
+    async def cell(self, cell_id: str, *, to_a_call: bool = False) -> Result:
         """Return what came of a cell, once it has come to its end, whoever asked for it; see `PastCells.result`."""
         while (work := self._calls.get(cell_id)) is not None:
             await asyncio.wait([work])
             if not work.cancelled():
                 return work.result()
-        return await self._past.result(cell_id)
+        return await self._past.result(cell_id, to_a_call=to_a_call)
 
     async def _serve_cell(self, record: CellRecord) -> None:
         """Take up the kernel that a cell of an earlier process runs on: its code may wait for what we answer."""
@@ -437,6 +442,26 @@ class SessionCore:
                 await self._held.take_up(wait_for_sign_in=False)
             except KernelGoneError as error:  # one that was joined; what became of the cell is told as of any other
                 log.info("%s: %s", self.record.session_id, error)
+
+    async def _heard_of_cell(self, record: CellRecord, result: Result, told: list[str]) -> None:
+        """A call gets what came of a cell of an earlier process: the losses that this tells are not told again.
+
+        The end of the cell's kernel is one of them. Its cause, which the journal does not know, is put into the result.
+        """
+        report = result.kernel
+        lost_now = report.ended and record.kernel_id == self.record.kernel_id
+        if not (report.state_lost or report.state_reset) or (self._calls and not lost_now):
+            return  # a call that is under way tells them, or has told them
+        async with self._cell.turn():
+            if lost_now:
+                await self._held.settle(record.kernel_id, _VERDICT_TIMEOUT)
+            lost, line = self._held.last_loss
+            if report.ended and lost == record.kernel_id and line is not None:
+                told = [*told, line]
+                if line not in str(report.note):
+                    report.note = f"{report.note} {line}"
+            self._telling.told_otherwise(told)
+            self._on_record.finish(CellName(record.cell_id, record.msg_id), result)
 
     def _put(self) -> None:
         self._on_record.put()

@@ -53,6 +53,7 @@ class SessionKernel:
         sign_in: what a person has to do before there can be one, while that is waited for.
         last_words: what `lose` has added to its reason, of jobs that ended with the kernel; until there is another one.
         last_end: why the last one that was lost has ended.
+        last_loss: its id, and the line that was noted of its loss; none was where it had no state.
     """
 
     ours = True
@@ -73,6 +74,7 @@ class SessionKernel:
         self.sign_in: SignInError | None = None
         self.last_words = ""
         self.last_end = ""
+        self.last_loss: tuple[str | None, str | None] = (None, None)
         self._record = record
         self._put = put
         self._late = late
@@ -211,10 +213,30 @@ class SessionKernel:
         if self.kernel is not None:
             self.last_words = self.kernel.jobs.last_words
         if self.has_state:
-            note_loss(self._record, why, "" if self.kernel is None else self.last_words)
+            line = note_loss(self._record, why, "" if self.kernel is None else self.last_words)
+            self.last_loss = (self._record.kernel_id, line)
         kernel = self._let_go()
         if kernel is not None:
             in_background(kernel.finish(term_grace=0.5))
+
+    async def settle(self, kernel_id: str | None, patience: float) -> None:
+        """Lose a kernel whose keeper says that it has ended, if it is still ours; we may hear of that a moment later.
+
+        Args:
+            kernel_id: its id.
+            patience: seconds that we wait for that.
+        """
+        if self._record.kernel_id != kernel_id:
+            return
+        try:
+            await self.take_up(wait_for_sign_in=False)
+            async with asyncio.timeout(patience):
+                if self.kernel is not None and self.ours:
+                    await self.kernel.wait()
+        except (AlbedoError, TimeoutError) as error:  # it is told by the next result, then
+            log.info("%s: %s", self._record.session_id, error)
+        if self.kernel is not None and not self.alive:
+            self.lose(self.kernel.cause or "its kernel ended")
 
     def _let_go(self) -> RemoteKernel | None:
         """Have no kernel any more, and return the one there was."""

@@ -57,6 +57,14 @@ class Telling:
         self._record.lost = None
         self._reported = 0
 
+    def told_otherwise(self, lines: list[str]) -> None:
+        """Take note that somebody got these losses with what came of an earlier call, while no report is under way."""
+        rest = losses(self._record.lost)
+        for line in lines:
+            if line in rest:
+                rest.remove(line)
+        self._record.lost = "\n".join(rest) or None
+
     def of_end(self, report: KernelReport, notes: list[str], last_words: str) -> None:
         """Put into the report of a cell that its kernel has ended; why, the cell's own note says.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 from faces import Embedded
 from kernels import PATIENCE
+from procs import wait_until
 
 from albedo_provisioner import Sessions
 from albedo_provisioner.errors import AlbedoError, ConfigError
@@ -53,6 +55,7 @@ def test_sessions_say_what_cannot_be_done_and_lose_nothing(embedded_host: Embedd
         with full(small_disk):
             for act in (
                 lambda: session.execute("x = 0"),
+                lambda: session.execute("1", reset=True),
                 lambda: session.move(elsewhere),
                 lambda: sessions.open(elsewhere),
                 lambda: session.memory.append("a note"),
@@ -77,6 +80,15 @@ def test_sessions_say_what_cannot_be_done_and_lose_nothing(embedded_host: Embedd
         result = session.execute("'x' in globals()")
         assert (result.value, result.kernel.state_reset, result.kernel.state_lost) == ("False", True, False)
         assert result.kernel.note == "The session was reset, so the state of earlier calls is gone."
+        with full(small_disk):
+            os.kill(session.status()["process"]["pid"], signal.SIGKILL)
+            wait_until(lambda: session.status()["process"]["state"] == "exited", PATIENCE, "its end is known")
+            for _ in range(2):
+                with pytest.raises(ConfigError, match="full"):
+                    session.execute("1")
+        note = str(session.execute("1").kernel.note)
+        assert note == f"The state of earlier calls was lost: The kernel on {embedded_host.alias} was ended by SIGKILL."
+        assert session.execute("1").kernel.note is None
 
 
 def test_a_result_that_cannot_be_kept_is_had_all_the_same(embedded_host: Embedded, small_disk: Path) -> None:

@@ -129,6 +129,45 @@ class TestALossThatNobodyWasTold:
             assert session.execute("1").kernel.state_lost is False
 
 
+class TestAKernelThatEndsUnderACallOfAProcessThatWasKilled:
+    async def test_is_told_once_to_the_next_one(self, embedded_host: Embedded, async_sessions: AsyncSessions) -> None:
+        """L3, S4: to its call with the same id, with the cause; whether the kernel ends before that or meanwhile, and
+        also with a loss from before that the call would have told.
+        """
+        code = (
+            "import os, sys\nfrom albedo_provisioner import Sessions\n"
+            "session = Sessions().open(sys.argv[1], owner=sys.argv[2])\nsession.execute('x = 41')\n"
+            "if sys.argv[2] == 'later':\n"
+            "    os.kill(session.status()['process']['pid'], 9)\n"
+            "    while session.status()['process']['state'] != 'exited': pass\n"
+            "code = 'import os, time\\nprint(os.getpid(), flush=True)\\ntime.sleep(600)'\n"
+            "tell = lambda output: print(session.id, output['text'], flush=True)\n"
+            "session.execute(code, cell_id='c', on_output=tell)"
+        )
+        for when in ("before", "later"):
+            arguments = [sys.executable, "-c", code, embedded_host.location(), when]
+            process = await asyncio.create_subprocess_exec(*arguments, stdout=subprocess.PIPE)
+            assert process.stdout is not None
+            session_id, pid = (await process.stdout.readline()).decode().split()
+            process.kill()
+            await process.wait()
+            if when == "before":
+                os.kill(int(pid), signal.SIGKILL)
+            session = await async_sessions.resume(session_id)
+            call = asyncio.create_task(session.execute("never run", cell_id="c"))
+            if when == "later":
+                await until_status(session, "link", "attached")
+                os.kill(int(pid), signal.SIGKILL)
+            result = await call
+            assert (result.status, result.kernel.state_lost, result.kernel.ended) == ("lost", True, True), when
+            assert str(result.kernel.note).count("was ended by SIGKILL") == 1, result.kernel.note
+            again = await session.execute("never run", cell_id="c")
+            assert again.kernel.note == result.kernel.note
+            result = await session.execute("'x' in globals()")
+            assert (result.value, result.kernel.state_lost, result.kernel.reused) == ("False", False, False), when
+            assert result.kernel.note is None
+
+
 class TestAKernelThatNoCodeWasGivenTo:
     """It has no state that could be lost."""
 
