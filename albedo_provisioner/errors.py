@@ -56,6 +56,10 @@ class UnreachableError(HostError):
     state = "unreachable"
 
 
+class UnansweredError(UnreachableError):
+    """The host let us in, and nothing of ours ran there in time: its shell or its interpreter does not get that far."""
+
+
 class KilledError(UnreachableError):
     """Our process on the host was ended by a signal before it had answered: by somebody there, or for want of memory.
 

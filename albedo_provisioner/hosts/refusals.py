@@ -25,6 +25,7 @@ from ..errors import (
     NotAFolderError,
     SignInError,
     StagingError,
+    UnansweredError,
     UnreachableError,
     UnsupportedHostError,
 )
@@ -310,7 +311,7 @@ def reads_our_input(host: str, begun: bool) -> UnsupportedHostError:
 def took_too_long(
     host: str, seconds: float, said: str, python: str | None, *, begun: bool, shell: bool, ran: bool
 ) -> UnreachableError:
-    """Return the error for a command that has not said anything within so many seconds.
+    """Return the error for a command that has not said anything within so many seconds: `UnansweredError` if not `ran`.
 
     Args:
         host: the host as the user spells it.
@@ -339,7 +340,8 @@ def took_too_long(
             f"what `{name} -V` does {where}, or use another interpreter (--python, the setting 'python')."
         )
     words = f" It printed: {said}" if said else ""
-    return UnreachableError(host, f"{cause}.{advice}{words}", cause)
+    kind = UnreachableError if ran else UnansweredError
+    return kind(host, f"{cause}.{advice}{words}", cause)
 
 
 def start_failed(host: str, exit_: dict[str, Any]) -> KernelStartError:

@@ -187,6 +187,11 @@ class Visit:
         )
 
     @property
+    def request_sent(self) -> bool:
+        """Whether the request may have been read there; one that changes things is not, before the shells are done."""
+        return self.channel is not None and not self._unsent
+
+    @property
     def printed(self) -> str:
         """What the host printed on the side so far (its last part)."""
         return self._noise.decode("utf-8", "replace").strip()

@@ -94,8 +94,10 @@ class KernelLink:
         """Set while there is a connection, or once an attempt to replace the one that broke has failed."""
         self.connections = 0
         """How many connections there have been."""
+        self.let_in = False
+        """Whether the host has let us in, at some attempt."""
         self.sent_request = False
-        """Whether a request has reached the way to the host: then it may have been done, answered or not."""
+        """Whether a request has been sent on to our code there: then it may have been done, answered or not."""
         self._transport = transport
         self._python = python
         self._owner = owner
@@ -284,7 +286,7 @@ class KernelLink:
         self._visit = visit
         try:
             await visit.open()
-            self.sent_request = True
+            self.let_in = True
             self._owner.let_in()
             if self._held_up:
                 self.pause(True)
@@ -294,6 +296,7 @@ class KernelLink:
         finally:
             if not greeted.done() or greeted.cancelled() or greeted.exception() is not None:
                 self._drop(visit)
+            self.sent_request = self.sent_request or visit.request_sent
         self.connections += 1
         self.away = self.shut_out = None
         self.tried.set()

@@ -17,6 +17,7 @@ from ..errors import (
     KernelExistsError,
     KernelGoneError,
     PackagesMissingError,
+    UnansweredError,
     UnreachableError,
 )
 from ..hosts.recent import RecentHosts
@@ -191,15 +192,17 @@ class RemoteKernel(EndedKernel):
                     raise
                 # An earlier attempt did make it, only later than we looked.
             except UnreachableError as error:
-                if last or not self._link.sent_request:
+                # A shell that hangs will do so again, and has let nothing be started.
+                hangs = isinstance(error, UnansweredError) and not self._link.sent_request
+                if last or hangs or not self._link.let_in:
                     raise
                 log.info("%s: %s Looking whether the kernel was started.", self.host, error)
             try:
                 return await self._link.attach()
             except KernelGoneError:
                 continue  # the connection broke before it was started
-            except UnreachableError:
-                if last:
+            except UnreachableError as error:
+                if last or isinstance(error, UnansweredError):
                     raise
                 await asyncio.sleep(_START_PAUSE * 2**attempt)
         return None
@@ -208,7 +211,7 @@ class RemoteKernel(EndedKernel):
         """Put on the host what its interpreter lacks. Nothing of the kernel is there meanwhile."""
         from ..hosts.provide import provide  # most hosts never need it
 
-        self._link.sent_request = False
+        self._link.let_in = self._link.sent_request = False
         self.stepped("staging")
         location = self.request.location
         try:

@@ -25,6 +25,8 @@ from albedo_provisioner.hosts import asking, login_shell, visit
 from albedo_provisioner.hosts.check import check_location
 from albedo_provisioner.hosts.hosts import AsyncHosts, Hosts
 from albedo_provisioner.hosts.ssh_channel import SSHChannel
+from albedo_provisioner.kernels import link
+from albedo_provisioner.kernels.records import KernelRecords
 from albedo_provisioner.location import Location
 
 HOSTS_LOG = "albedo_provisioner.hosts"
@@ -244,6 +246,33 @@ class TestWhatIsGivenUpIsGone:
         sshd_host.write(".bashrc", "sleep 600\n")
         with pytest.raises(UnreachableError, match=r"config.fish\) takes that long or waits for input"):
             check_location(Location.parse(sshd_host.location()))
+        assert settled(sshd_host.leftovers) == []
+
+    async def test_and_no_kernel_is_waited_for_that_cannot_have_been_started(
+        self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(link, "GREETING_TIMEOUT", 2.0)
+        sshd_host.write(".bashrc", "sleep 600\n")
+        before = commands(sshd_host)
+        with pytest.raises(UnreachableError, match=r"config.fish\) takes that long or waits for input"):
+            async with started(sshd_host.location()):
+                pytest.fail("a kernel was started")
+        assert commands(sshd_host) - before == 1
+        assert KernelRecords().all() == []
+        assert settled(sshd_host.leftovers) == []
+
+    async def test_when_a_kernel_is_to_be_started_with_an_interpreter_that_hangs(
+        self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It may have read what it was sent, so that is looked for, once."""
+        monkeypatch.setattr(link, "GREETING_TIMEOUT", 4.0)
+        python = sshd_host.write("bin/hanging", "#!/bin/sh\nsleep 600\n")
+        python.chmod(0o755)
+        before = commands(sshd_host)
+        with pytest.raises(UnreachableError, match="which does nothing"):
+            async with started(sshd_host.location(), {"python": str(python)}):
+                pytest.fail("a kernel was started")
+        assert commands(sshd_host) - before <= 3  # with one that makes sure of its end
         assert settled(sshd_host.leftovers) == []
 
     def test_when_it_is_the_interpreter_that_hangs(self, sshd_host: Real, monkeypatch: pytest.MonkeyPatch) -> None:
