@@ -10,7 +10,7 @@ import getpass
 from collections.abc import Iterable
 
 from .destination import Destination
-from .ssh_config import config_words
+from .ssh_config import config_words, match_words
 
 
 def runs_a_command(lines: Iterable[tuple[str, str]], destination: Destination) -> bool:
@@ -63,7 +63,7 @@ class _Reading:
                 self._set.add(name)
 
     def _runs_command(self, criteria: str) -> bool:
-        words = iter(config_words(criteria))
+        words = iter(match_words(criteria))
         for word in words:
             negated = word.startswith("!")
             criterion = word.lower().removeprefix("!")

@@ -226,5 +226,5 @@ class RemoteTransport:
             except ConfigError:
                 raise error from None
             log.debug("%s: by the ssh program, because of %s", self._host, error)
-            self.unread = str(error)
+            self.unread = str(error.__cause__ or error)  # not as a fault of the config, which ssh takes
             return await self.program.open(command, receiver)

@@ -98,6 +98,38 @@ def config_words(text: str) -> list[str]:
         return []  # an open quote: ssh refuses the whole file, and says so when it is used
 
 
+_CRITERION = re.compile(r"\s*(!?[A-Za-z]+)(?:\s*=\s*|\s+|$)")
+_ALONE = ("all", "canonical", "final")
+"""Criteria of a `Match` that have no argument."""
+
+_ARGUMENT = re.compile(r"""\s*(?:"([^"]*)"|'([^']*)'|([^\s"']\S*))(?=\s|$)""")
+
+
+def match_words(text: str) -> list[str]:
+    """Return the criteria of a `Match`, each but `all`, `canonical` and `final` followed by its argument, as ssh splits
+    them: an equals sign may stand between the two, and within quotes means nothing. Empty if they are none.
+    """
+    found, at = [], 0
+    while text[at:].strip() and not text[at:].lstrip().startswith("#"):
+        criterion = _CRITERION.match(text, at)
+        if criterion is None:
+            return []
+        found.append(criterion[1])
+        at = criterion.end()
+        if criterion[1].lower().removeprefix("!") not in _ALONE:
+            argument = _ARGUMENT.match(text, at)
+            if argument is None:
+                return []
+            found.append(next(group for group in argument.groups() if group is not None))
+            at = argument.end()
+    return found
+
+
+def line_of(file: Path, number: int) -> str:
+    """Return what follows the keyword in a file's line, counted from 1; empty if there is nothing."""
+    return next((rest for at, _, rest in _lines_of(file) if at == number), "")
+
+
 def _absolute(text: str, system: bool) -> Path:
     """Return where an Include leads: what is relative lies in ~/.ssh, or /etc/ssh for the system's file."""
     path = Path(os.path.expanduser(text))

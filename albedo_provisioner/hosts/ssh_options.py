@@ -19,7 +19,7 @@ from asyncssh.config import SSHClientConfig
 from asyncssh.pattern import WildcardPatternList
 
 from .destination import Destination
-from .ssh_config import SYSTEM_CONFIG, TOO_MANY_INCLUDES, config_error, config_files
+from .ssh_config import SYSTEM_CONFIG, TOO_MANY_INCLUDES, config_error, config_files, line_of, match_words
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +119,16 @@ class _Config(SSHClientConfig):
         self._matching = bool(WildcardPatternList(",".join(patterns)).matches(str(name)))
         patterns.clear()
 
-    _handlers: ClassVar = {**SSHClientConfig._handlers, "host": ("Host", _match_name)}  # type: ignore[misc]
+    def _match_criteria(self, option: str, words: list[str]) -> None:
+        """Begin a `Match` block. asyncssh has split the words at each equals sign, also within a quoted command."""
+        words[:] = match_words(line_of(self._path, self._line_no)) or words
+        self._match(option, words)
+
+    _handlers: ClassVar = {  # type: ignore[misc]
+        **SSHClientConfig._handlers,
+        "host": ("Host", _match_name),
+        "match": ("Match", _match_criteria),
+    }
 
 
 def forbids_keys(config: asyncssh.config.SSHConfig) -> str:

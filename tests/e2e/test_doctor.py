@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import subprocess
 from collections.abc import Callable
@@ -145,6 +146,7 @@ class TestTheWayThere:
         assert only(found, "ssh").facts["kind"] == "program"
         assert f"line {number}: " in only(found, "ssh").text
         assert (only(found, "ssh").state, found.can_start) == ("note", True)
+        assert not re.search("cannot be read|Correct", "".join(each.text + each.advice for each in found.findings))
         door.write("shared", ControlPath=f"{workspace.root}/m")
         with Master("shared"):
             found = await hosts.diagnose("shared")

@@ -33,6 +33,10 @@ ME = getpass.getuser()
         ("Host gpu\n  HostName 10.0.0.5\nMatch host gpu exec true", False),
         ("Host !gpu *\n  HostName 10.0.0.5\nMatch host gpu exec true", True),
         ("Match host gpu\n  HostName 10.0.0.5\nMatch host gpu exec true", False),  # ssh has to say
+        ('Match originalhost gpu exec "test %p = 22"', True),
+        ('Match originalhost other exec "test %p = 22"', False),
+        ("Match originalhost = gpu exec=true", True),
+        ("Match host other # exec true", False),
         ("Match final host gpu exec true", False),
         ("Match host gpu", False),
     ],

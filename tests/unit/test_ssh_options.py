@@ -28,6 +28,13 @@ headers = st.sampled_from(
         "Match final host 192.0.2.*",
         "Match final originalhost gpu",
         "Match originalhost lab",
+        "Match originalhost=gpu",
+        "Match !originalhost = gpu user ann # or = bob",
+        'Match originalhost gpu exec "test 22 = 22 && test a=a"',
+        'Match originalhost gpu exec "test 22 = 23"',
+        'Match exec="true = 1" user "ann"',
+        'Match !exec "test = 1" originalhost gpu',
+        'Match originalhost lab exec "false = 1"',
         "Match user ann",
         "Match final user ann",
     ]

@@ -85,9 +85,12 @@ def way_of_unread(way: Way, unread: str) -> Finding:
 
     Args:
         way: how it is reached.
-        unread: why it could not, in a sentence with what to do.
+        unread: what it did not understand, in its own words.
     """
-    text = f"{_WAYS[way.kind]}, which takes a little longer: ssh in process reads less of the config. {unread}"
+    text = (
+        f"{_WAYS[way.kind]}, which takes a little longer: ssh in process reads less of the config, and not this, which "
+        f"ssh takes: {unread.rstrip('.')}."
+    )
     return note("ssh", text, kind=way.kind, why=unread)
 
 
