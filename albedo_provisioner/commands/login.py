@@ -140,7 +140,9 @@ def _must_be_askable(ssh: _Ssh, resolved: Resolved, words: str) -> None:
 
 
 def _asks_nothing(attempt: Attempt) -> bool:
-    """Whether the config has ssh ask for nothing that would let it in."""
+    """Whether ssh asks for nothing that would let it in: the config has it so, or the server takes keys alone."""
+    if attempt.wants_another_key:
+        return True
     return not attempt.left_to_ask and bool(attempt.forbids or (attempt.accepted and attempt.asks_not))
 
 

@@ -127,6 +127,10 @@ class Words:
         elif found := re.match(r"debug1: Offering public key: .* (\S+) (SHA256:\S+)(.*)", line):
             origin = " (agent)" if found[3].split()[-1:] == ["agent"] else ""
             attempt.offered.append(f"{found[1]} {found[2]}{origin}")
+        elif line.startswith("debug1: Server accepts key: "):
+            attempt.unused = True  # until it has signed with it
+        elif found := re.match(r"debug1: Trying private key: (.+)", line):
+            attempt.unused |= os.path.exists(found[1])  # it would have been offered if it could be read
         elif found := re.match(r"(?:no such identity: |Load key \")(.+?)\"?: (.+)", line):
             attempt.notes.append(f"{found[1]}: {found[2].lower()}")
         elif found := re.match(r"(?:Offending|debug1: .*offending) (\S+) key in (\S+)", line):

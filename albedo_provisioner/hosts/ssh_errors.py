@@ -45,6 +45,7 @@ class Attempt:
         forbids: the setting of the config by which no keys are offered, as it is written there.
         asks_not: the setting of the config by which ssh does not ask for something, by the method.
         locked: the identity files that need a passphrase we do not have.
+        unused: whether there may be a key that the server takes and that could not be used, for its passphrase mostly.
         notes: other things worth telling about keys and agent.
         via: the jump host that the connection goes through, "" for none.
         banner: the last line of what the server said to whoever signs in.
@@ -73,6 +74,7 @@ class Attempt:
     forbids: str = ""
     asks_not: dict[str, str] = field(default_factory=dict)
     locked: list[str] = field(default_factory=list)
+    unused: bool = False
     notes: list[str] = field(default_factory=list)
     via: str = ""
     banner: str = ""
@@ -95,6 +97,12 @@ class Attempt:
     def left_to_ask(self) -> frozenset[str]:
         """The methods by which the server would have a person asked for something, and the config would, too."""
         return ASKING & set(self.methods) - self.asks_not.keys()
+
+    @property
+    def wants_another_key(self) -> bool:
+        """Whether the server takes keys alone and none of ours, so that there is nothing that a person could answer."""
+        usable = self.accepted or self.locked or self.unused
+        return set(self.methods) == {"publickey"} and not usable and not self.forbids
 
     @property
     def login(self) -> str:
@@ -334,6 +342,12 @@ def _permission_denied(error: asyncssh.DisconnectError, attempt: Attempt) -> Sig
         settings = " and ".join(dict.fromkeys(attempt.asks_not[method] for method in sorted(asked)))
         told.append(f"your ssh config has {settings} for it, so ssh does not ask")
         advice = f"Take that setting out, and run `{attempt.login}` in a terminal"
+    elif attempt.wants_another_key and isinstance(error, asyncssh.PermissionDenied):
+        told.append("the server takes keys alone, so there is nothing to sign in with by hand")
+        advice = (
+            "See whether user and key in your ssh config are right; if they are, have the public half of your key put "
+            "into ~/.ssh/authorized_keys there (ssh-copy-id from where you can get in, or whoever runs the host)"
+        )
     elif attempt.locked and not attempt.offered:
         advice += f", or have your agent hold the key: `ssh-add {shlex.quote(attempt.locked[0])}`"
     return SignInError(attempt.host, f"{who}: {cause}; {'; '.join(told)}. {advice}.", cause)

@@ -76,8 +76,8 @@ class Door:
         return path
 
 
-def keygen(path: Path, passphrase: str = "") -> None:
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path)], check=True)
+def keygen(path: Path, passphrase: str = "", *options: str) -> None:
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(path), *options], check=True)
 
 
 def sign(authority: Path, public_key: Path, *options: str) -> None:

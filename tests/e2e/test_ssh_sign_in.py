@@ -247,17 +247,40 @@ async def test_a_known_hosts_file_with_a_malformed_line_still_counts(door: Door,
     assert await door.whoami() == door.host.account.name
 
 
-async def test_a_refused_key_is_named_with_the_methods_that_were_tried(door: Door, workspace: Workspace) -> None:
-    key = workspace.home / "stranger"
+@pytest.mark.parametrize("way", [SSHTransport, ProgramTransport])
+@pytest.mark.parametrize("asks", [False, True])
+async def test_a_refused_key_is_named_with_what_helps(door: Door, way: type[Transport], asks: bool) -> None:
+    """A sign-in by hand, where the server would ask for something."""
+    door.way = way
+    key = door.workspace.home / "stranger"
     keygen(key)
-    door.write(IdentityFile=str(key))
+    if asks:
+        door.host.server.restart(PasswordAuthentication="yes")
+    door.write(IdentityFile=str(key), IdentitiesOnly="yes")
     message = await door.refusal(SignInError)
-    assert "Permission denied (publickey)" in message
+    assert f"Permission denied ({'publickey,password' if asks else 'publickey'})" in message
     assert fingerprint(key.with_suffix(".pub")) in message
-    assert (
-        f"`ALBEDO_HOME={workspace.albedo_home} ALBEDO_SSH_CONFIG={workspace.ssh_config} jupyter albedo login gpu`"
-        in message
-    )
+    places = f"ALBEDO_HOME={door.workspace.albedo_home} ALBEDO_SSH_CONFIG={door.workspace.ssh_config}"
+    assert (f"`{places} jupyter albedo login gpu`" in message) is asks
+    assert ("into ~/.ssh/authorized_keys there" in message) is not asks
+
+
+@pytest.mark.parametrize("public_half", [True, False])
+async def test_the_ssh_program_has_a_sign_in_by_hand_where_a_key_is_locked(
+    door: Door, monkeypatch: pytest.MonkeyPatch, public_half: bool
+) -> None:
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/no/such/agent")
+    door.way = ProgramTransport
+    if public_half:
+        key = door.key("locked", "secret")
+    else:  # an old key, which tells nothing of itself while it is locked
+        key = door.workspace.home / "locked"
+        keygen(key, "secret", "-t", "rsa", "-m", "PEM")
+        key.with_suffix(".pub").unlink()
+    door.write(IdentityFile=str(key), IdentitiesOnly="yes")
+    message = await door.refusal(SignInError)
+    assert "jupyter albedo login gpu`" in message
+    assert "authorized_keys" not in message
 
 
 async def test_no_key_at_all_is_said(door: Door) -> None:
