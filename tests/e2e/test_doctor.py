@@ -433,6 +433,13 @@ class TestAHome:
         assert "df -h" in only(found, "home").advice
         assert only(found, "packages").state == "ok"
 
+    def test_that_is_full_is_promised_no_packages(self, bare_host: Bare, full_home: Callable[[int], None]) -> None:
+        full_home(1 << 20)
+        found = diagnose(bare_host.host, python=bare_python(bare_host.host))
+        assert blocking(found) == ["home"]
+        assert "the first kernel" not in only(found, "packages").text
+        assert "it can be brought along once the home is mended" in only(found, "packages").text
+
     def test_that_is_not_there_is_a_problem(self, sshd_host: Real) -> None:
         folder = sshd_host.make_folder("proj")
         profile = (sshd_host.home / ".profile").read_text()

@@ -63,9 +63,10 @@ def of_host(host: str, examined: Examined) -> Iterator[Finding]:
     looks = {name: seen.get("facts") for name, seen in examined.looks.items()}
     yield from _tasks(host, looks.get("tasks") or {})
     lacking = bool((looks.get("packages") or {}).get("without"))
-    noexec = bool((looks.get("home") or {}).get("noexec"))
+    home = looks.get("home") or {}
+    no_room = bool(home) and _home(host, home, lacking).state == "problem"
     verdicts: dict[str, Callable[[Facts], Finding]] = {
-        "packages": lambda seen: _packages(host, examined, seen, noexec),
+        "packages": lambda seen: _packages(host, examined, seen, bool(home.get("noexec")), no_room),
         "home": lambda seen: _home(host, seen, lacking),
         "runtime": lambda seen: _runtime(host, seen),
         "logout": lambda seen: _logout(host, seen),
@@ -77,7 +78,7 @@ def of_host(host: str, examined: Examined) -> Iterator[Finding]:
         shadow = examined.looks["ours"].get("shadow")
         advice = f"{shadows.advice(failed, shadow)}." if shadow else "Try another Python (--python)."
         yield problem("packages", f"our code does not run there: {failed}.", advice)
-    if (looks.get("home") or {}).get("missing"):
+    if home.get("missing"):
         del verdicts["runtime"]  # it would say the same
     for name, verdict in verdicts.items():
         if name in looks:
@@ -130,7 +131,7 @@ def _python(host: str, here: Facts) -> Finding:
     return ok("python", f"Python {version} ({python}) on {here['os']} {here['arch']}", **here)
 
 
-def _packages(host: str, examined: Examined, seen: Facts, noexec: bool) -> Finding:
+def _packages(host: str, examined: Examined, seen: Facts, noexec: bool, no_room: bool) -> Finding:
     here: Facts = examined.here or {}
     facts: Facts = {name: seen[name] for name in ("ipykernel", "pyzmq", "provided")}
     if seen["broken"]:
@@ -152,9 +153,10 @@ def _packages(host: str, examined: Examined, seen: Facts, noexec: bool) -> Findi
         kept = kept_set(interpreter)
     except (AlbedoError, OSError, KeyError, ValueError) as error:
         return problem("packages", f"no {lacking}, and none can be put there: {error}.", mend, **facts)
+    brought = "it can be brought along once the home is mended" if no_room else "the first kernel brings it along"
     if kept is not None:
         size = f"{len(kept.wheels)} packages, {kept.size / 1e6:.0f} MB, are kept here for it"
-        return note("packages", f"no {lacking}; the first kernel brings it along ({size})", **facts)
+        return note("packages", f"no {lacking}; {brought} ({size})", **facts)
     if not interpreter.platforms():
         return problem("packages", f"no {lacking}, and which packages fit {interpreter} is not known.", mend, **facts)
     if importlib.util.find_spec("pip") is None:
@@ -167,9 +169,8 @@ def _packages(host: str, examined: Examined, seen: Facts, noexec: bool) -> Findi
         )
         return problem("packages", text, f"{mend} Or have pip find wheels for it here (PIP_FIND_LINKS).", **facts)
     known = "" if examined.not_fetched is not None else f" (whether it can was not known within {TRIAL_TIMEOUT:g} s)"
-    return note(
-        "packages", f"no {lacking}; the first kernel brings it along, once pip has fetched it here{known}", **facts
-    )
+    fetched = "after pip" if no_room else "once pip"
+    return note("packages", f"no {lacking}; {brought}, {fetched} has fetched it here{known}", **facts)
 
 
 def _home(host: str, seen: Facts, lacking: bool) -> Finding:
