@@ -27,6 +27,9 @@ from .spawn import boot_id, last_words, recorded_process
 PATIENCE = 10.0
 """Seconds to wait for a keeper to have room for one more connection; clients wait longer than that for an answer."""
 
+_ATTEMPTS = 3
+"""How often a connection is offered to keepers that end, one after the other, before they take it."""
+
 _NO_KEEPER = (FileNotFoundError, NotADirectoryError, ConnectionRefusedError)
 
 
@@ -79,15 +82,28 @@ def attach(request: dict[str, Any]) -> None:
     """
     must_be_here(request)
     path = rundir.path_of(request["kernel_id"])
+    for _ in range(_ATTEMPTS):
+        connection = _keeper(path, request)
+        taken = _hand_over(connection, request)
+        if taken:
+            wait(connection)
+        if taken is not None:
+            return
+        connection.close()  # its keeper ended just now, and maybe the kernel: that is found out as if we came now
+    fail("stuck", detail="it took no connection")
+
+
+def _keeper(path: str, request: dict[str, Any]) -> socket.socket:
+    """Return a connection to a kernel's keeper, which is made where the kernel has none any more; or tell why not."""
     try:
         try:
             os.chdir(path)
-            connection = _connect_or_adopt(path, request)
+            return _connect_or_adopt(path, request)
         except _NO_KEEPER:
             if not have_made_anew(request["kernel_id"]):
                 raise
             os.chdir(path)
-            connection = rundir.connect(PATIENCE)
+            return rundir.connect(PATIENCE)
     except _NO_KEEPER:
         _tell_gone(path, request["kernel_id"])
     except TimeoutError as error:
@@ -96,11 +112,21 @@ def attach(request: dict[str, Any]) -> None:
         if is_without_room(error):
             fail("staging", detail=error.strerror, path=path)
         fail("keeper", detail=error.strerror or str(error))
+
+
+def _hand_over(connection: socket.socket, request: dict[str, Any]) -> bool | None:
+    """Hand our standard input and output over; True once they were taken, False when the client has left before, None
+    when the keeper ended, or turned us away.
+    """
     offered = {name: request[name] for name in ("link", "client", "fresh", "hello")}
     offer = json.dumps({**offered, "attempt": request.get("attempt")}).encode()
-    socket.send_fds(connection, [struct.pack("!I", len(offer)) + offer], [0, 1])
-    if _taken(connection):
-        wait(connection)
+    try:
+        socket.send_fds(connection, [struct.pack("!I", len(offer)) + offer], [0, 1])
+        if not _is_answered(connection):
+            return False
+        return True if connection.recv(1, socket.MSG_PEEK) else None
+    except ConnectionError:
+        return None
 
 
 def _tell_gone(path: str, kernel_id: str) -> NoReturn:
@@ -114,8 +140,9 @@ def _tell_gone(path: str, kernel_id: str) -> NoReturn:
     fail("gone", boot_id=boot_id(), node=os.uname().nodename, detail=words, severed=left)
 
 
-def _taken(connection: socket.socket) -> bool:
-    """Wait until the keeper has taken what was handed over, and say so with a byte; False when the client left before.
+def _is_answered(connection: socket.socket) -> bool:
+    """Wait until the keeper has taken what was handed over, of which it tells with a byte, or has ended; False when the
+    client left before.
 
     Without that, each attempt of a client at a stopped keeper would leave a process waiting.
     """
@@ -171,6 +198,8 @@ def _make_keeper(path: str, request: dict[str, Any], adopted: dict[str, Any] | N
     os.close(told)
     with os.fdopen(ready, "rb") as pipe:
         answer = json.loads(pipe.read() or b'{"error": "keeper", "detail": "it ended at once"}')
+    if answer.get("error") == "gone":
+        raise ConnectionRefusedError  # there is nothing to keep: told as whenever nobody is there
     if "error" in answer:
         fail(**answer)
 

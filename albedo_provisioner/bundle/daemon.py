@@ -109,7 +109,7 @@ def _begin(
     if adopted is None:
         keeper.kernel.spawned(pid, folder_path(request["kernel"]["cwd"]))
     elif not keeper.kernel.adopt(adopted):
-        return {"error": "keeper", "detail": "the kernel ended while it was being adopted"}
+        return {"error": "gone"}  # it ended just now
     keeper.warning = outlive_login([os.getpid(), keeper.kernel.pid], f"{request['kernel_id']}-{os.getpid()}")
     return keeper
 

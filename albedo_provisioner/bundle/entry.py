@@ -142,7 +142,7 @@ def must_be_here(request: dict[str, Any]) -> None:
     """
     here = os.uname().nodename
     path = rundir.path_of(request["kernel_id"])
-    if os.path.lexists(path) and (why := why_foreign(path)):
+    if os.path.lexists(path) and (why := why_foreign(path)) and os.path.lexists(path):  # not removed just now
         fail("staging", path=path, detail=f"it {why}; remove it")  # nothing in it may be believed
     record = rundir.read_record(path)
     node = (record or {}).get("node") or (None if os.path.lexists(path) else request.get("node"))

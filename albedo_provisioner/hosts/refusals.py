@@ -231,6 +231,9 @@ def ended_early(
         cause = f"was ended by signal {killed_by} before it had answered"
         why = ": by somebody there, or by the system, which does that when memory runs out" * (killed_by == "KILL")
         return KilledError(host, f"Our process on {host} {cause}{why}.{words}", f"our process there {cause}")
+    if ran and how.status == 0:  # who keeps a kernel ended when it had just taken the connection: all else is told
+        cause = "our process there ended before it had answered"
+        return UnreachableError(host, f"The connection to {host} broke: {cause}.{words}", cause)
     blamed = f"{said} ({in_the_way})" if in_the_way and in_the_way not in said else said
     if ran and in_the_way:
         return UnsupportedHostError(

@@ -41,6 +41,7 @@ def test_the_cause_begins_with_the_last_line_that_looks_like_an_error(words: str
         (Exit(None, "SEGV"), True, True, KilledError, "was ended by signal SEGV before it had answered."),
         (Exit(143), True, True, KilledError, "was ended by signal TERM before it had answered."),  # by way of a shell
         (Exit(1), True, True, UnsupportedHostError, "ended without an answer (exit status 1). It printed: MemoryError"),
+        (Exit(0), True, True, UnreachableError, "our process there ended before it had answered"),
         (Exit(None), True, True, UnsupportedHostError, "ended without an answer (signal unknown)"),
         (Exit(None, "KILL"), True, False, KilledError, "was ended by signal KILL"),
         (Exit(None, "TERM"), False, False, KilledError, "was ended by signal TERM"),
