@@ -3,7 +3,8 @@
 Three things keep an interrupt from simply being sent when it comes:
 
 - Control traffic overtakes requests. When a cell and its interrupt were both asked for while the link was away, or at
-  the same moment, the interrupt is here first; it waits for the cell to begin then.
+  the same moment, the interrupt is here first; it waits for the cell to begin then. One that is meant for that cell
+  alone has it not begin at all: the keeper passes it on to no kernel.
 - A kernel has several clients. What is meant for a cell that waits behind another client's must not hit that one.
 - A kernel that has only just said that it begins may not be within the cell's code yet. ipykernel takes an interrupt
   for its own then: it is logged there, and the cell runs on (ipykernel issues 666 and 845). So there is a short pause,
@@ -157,13 +158,17 @@ class Interrupts:
     def put(self, cell: str, request: dict[str, Any], answer: Answer) -> None:
         """Take a request to signal a cell, and see that it is done at the right moment.
 
-        With `only` in the request no other cell may be hit, and one that waits behind another client's is taken back if
-        the kernel can do that; without it, what runs instead of a cell that has not begun is hit in its place, as with
-        a kernel that has one client.
+        With `only` in the request no other cell may be hit; one that has not come yet is taken back, as is one that
+        waits behind another client's, if the kernel can do that. Without it, what runs instead of a cell that has not
+        begun is hit in its place, as with a kernel that has one client.
         """
         asked = self._kernel.is_asked(cell)
         if asked is False:
             return answer({"skipped": "the cell that it was meant for had ended"})
+        if asked is None and request.get("only") and request["signum"] == signal.SIGINT:
+            # Whoever asks for this wants no more of the cell. It may have been lost with a connection, and come yet.
+            self._kernel.give_up([cell])
+            return answer({"behind": True, "taken_back": True, "cell": cell, "unseen": True})
         if asked is None:
             return self._wait(cell, _Meant(request, answer, None))
         if request["signum"] != signal.SIGINT:

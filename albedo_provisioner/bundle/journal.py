@@ -135,6 +135,13 @@ class Journal:
         if cell is not None:
             cell.state, cell.finished = "done", time.time()
 
+    def forget(self, message_id: str) -> None:
+        """Forget a cell that no kernel was given, and none will be."""
+        cell = self._cells.pop(message_id, None)
+        if cell is not None:
+            self._size -= cell.size
+            self._by_parent.clear()
+
     def list(self) -> list[dict[str, Any]]:
         """Return the cells' summaries, oldest first."""
         return [cell.summary() for cell in self._cells.values()]

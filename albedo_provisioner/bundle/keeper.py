@@ -105,6 +105,7 @@ class Keeper:
         self.jobs.look()  # of a kernel that is adopted
         self._ladder: Ladder | None = None
         self._ladder_at = 0.0
+        self._finishing = False  # whether there will be no kernel any more
         self._after_ladder: list[Callable[[Report], None]] = []
         self._interrupts = Interrupts(self.kernel, self._send_signal, self._unanswered)
         self._interrupted: list[str] = []  # ids of the cells that a kernel was interrupted in, and ended with
@@ -262,14 +263,15 @@ class Keeper:
         elif event.channel == CALL:
             self.callers.heard(client, event.parts)
         elif event.channel not in (IOPUB, NOTE):
-            if event.channel == SHELL:
-                self.journal.asked(event.parts)
-            elif event.channel == STDIN and self.question.settled():
+            if event.channel == SHELL and self._finishing:
+                return  # the end overtakes what was sent before it: nobody is to do that any more
+            if event.channel == STDIN and self.question.settled():
                 self._changed()
             elif event.channel == CONTROL and json_part(event.parts, HEADER).get("msg_type") == "shutdown_request":
                 restart = json_part(event.parts, CONTENT).get("restart") is True
                 self.kernel.end_asked(f"was {'restarted' if restart else 'shut down'} by a client: {client.name}")
-            self.kernel.ask(client.link_id, event.channel, list(event.parts))
+            if self.kernel.ask(client.link_id, event.channel, list(event.parts)) and event.channel == SHELL:
+                self.journal.asked(event.parts)
 
     # -- ending ----------------------------------------------------------------------------------------------
 
@@ -301,6 +303,7 @@ class Keeper:
 
     def _finish(self, why: str, then: Callable[[Report], None] | None = None, term_grace: float = 2.0) -> None:
         """End the kernel and then the keeper."""
+        self._finishing = True
 
         def ended(report: Report) -> None:
             if then is not None:
@@ -361,7 +364,13 @@ class Keeper:
             return answer({"error": "the kernel has ended", "ended": True})
         cell = request.get("cell")
         if cell is not None:
-            return self._interrupts.put(str(cell), request, answer)
+
+            def answer_for_cell(content: dict[str, Any]) -> None:
+                if content.get("unseen"):
+                    self.journal.forget(str(cell))
+                answer(content)
+
+            return self._interrupts.put(str(cell), request, answer_for_cell)
         if self.kernel.state == "starting" and request["signum"] == signal.SIGINT:
             # A kernel that does not listen yet runs nothing, and an interpreter on its way up would end by it.
             return answer({"skipped": "the kernel is only starting"})

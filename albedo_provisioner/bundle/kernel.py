@@ -278,24 +278,25 @@ class Kernel:
             return self._looked_at + _LOOK
         return self._drained_at
 
-    def ask(self, link_id: str, channel: int, parts: Parts) -> None:
-        """Pass a client's message on to the kernel, or keep it until the kernel listens."""
+    def ask(self, link_id: str, channel: int, parts: Parts) -> bool:
+        """Pass a client's message on to the kernel, or keep it until the kernel listens; False when it was given up."""
         header = json_part(parts, HEADER) if channel == SHELL else {}
         if header.get("msg_id") in self._given_up:
-            return
+            return False
         if self.state != "running":
             self._waiting.append((link_id, channel, parts))
-            return
+            return True
         self.active = time.monotonic()
         if channel == SHELL:
             kind = str(header.get("msg_type"))
             if kind.endswith("_request"):  # others, such as those of comms, have no reply
                 self.asked[str(header.get("msg_id"))] = kind
         self._channels.send(channel, [link_id.encode(), *parts])
+        return True
 
     def give_up(self, message_ids: list[str]) -> None:
         """Pass these requests on to no kernel, whether they wait here or are still to come: their client was told that
-        they died with the last one.
+        they died with the last one, or wants them no more.
         """
         self._given_up.update(dict.fromkeys(message_ids))
         while len(self._given_up) > _MOST_KNOWN:

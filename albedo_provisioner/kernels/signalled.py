@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ..bundle.wire import Buffer
@@ -32,8 +32,9 @@ class SignalledKernel(WatchedKernel):
         Args:
             signum: the signal.
             timeout: seconds to wait for the host's confirmation.
-            cell: the id of one cell of ours that it is meant for, and for no other: where another client's runs first,
-                its own is taken back, of which whoever waits for its reply is told, or it waits for its own to begin,
+            cell: the id of one cell of ours that it is meant for, and for no other: where it has not reached the kernel
+                yet (it may have gone out over a connection that was dead), or another client's runs first, it is taken
+                back, of which whoever waits for its reply is told, or it waits for its own to begin,
                 if the kernel cannot do that. None for the cell of ours that runs now, or whatever runs if none does.
 
         Returns:
@@ -80,12 +81,30 @@ class SignalledKernel(WatchedKernel):
             except LinkAwayError:
                 self._tell_of_later(running)
                 raise
-            if only is not None and answer.get("taken_back"):
-                self._front.give_up("This was not run: it was taken back while another client's code ran.", {only})
+            if only is not None:
+                self._take_word_of_cell({"cell": only, **answer})
             return bool(answer.get("behind"))
-        in_background(call)
+        in_background(self._hear_later(call, only))
         self._tell_of_later(running)
         return False
+
+    async def _hear_later(self, call: Coroutine[Any, Any, dict[str, Any]], only: str | None) -> None:
+        answer = await call
+        if only is not None:
+            self._take_word_of_cell({"cell": only, **answer})
+
+    def told(self, event: dict[str, Any]) -> None:
+        """Take the keeper's news, and its answers that nobody waits for any more."""
+        if event.get("taken_back"):
+            self._take_word_of_cell(event)
+        else:
+            super().told(event)
+
+    def _take_word_of_cell(self, answer: dict[str, Any]) -> None:
+        """Have nobody wait for a cell that the keeper has taken back."""
+        if answer.get("taken_back") and isinstance(cell := answer.get("cell"), str):
+            when = "before it had reached the kernel" if answer.get("unseen") else "while another client's code ran"
+            self._front.give_up(f"This was not run: it was taken back {when}.", {cell})
 
     def _tell_of_later(self, running: Sequence[dict[str, Any]]) -> None:
         """Tell the cell that runs that its interrupt has to wait for its host."""

@@ -124,11 +124,17 @@ class CellRuns:
         self._on_record.finish(cell, result, still_runs=outlived)
         if outlived:
             self._outlived.add(cell.cell_id)
-            in_background(self._see_to_the_end(cell, execution, outputs, result, began))
+            in_background(self._see_to_the_end(kernel, cell, execution, outputs, result, began))
         return result
 
     async def _see_to_the_end(
-        self, cell: CellName, execution: Execution, outputs: Outputs, told: Result, began: float
+        self,
+        kernel: RemoteKernel,
+        cell: CellName,
+        execution: Execution,
+        outputs: Outputs,
+        told: Result,
+        began: float,
     ) -> None:
         """Put on record what came of code whose call had ended before, with this result."""
         await execution.finished.wait()
@@ -142,6 +148,9 @@ class CellRuns:
             outputs.take_error_of(reply)
         report = dataclasses.replace(told.kernel, execution_count=reply.get("execution_count") or None)
         after = execution.given_up or ("It came to its end." if by_itself else "It was interrupted then.")
+        if execution.given_up is not None and self._held.kernel is not kernel:
+            begun = "It had begun by then." if execution.began else "Whether it had begun by then is not known."
+            after = f"{after} {begun}"
         remarks = [remark for remark in outputs.remarks() if remark not in str(report.note)]
         report.note = " ".join([str(report.note), after, *remarks])
         result = outputs.result(status_of(reply) if by_itself else told.status, cell.cell_id, report)

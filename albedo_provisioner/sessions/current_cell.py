@@ -180,8 +180,8 @@ class CurrentCell:
             self._outlived = execution
             notes.append(
                 f"The code did not come to its end within {timeout:g} s, and {kernel.host} is out of reach "
-                f"({kernel.away}): it is interrupted when the host is back, if it still runs then; {later}. The state "
-                "of earlier calls is kept."
+                f"({kernel.away}): when the host is back it is interrupted if it runs then, and does not begin if it "
+                f"has not; {later}. The state of earlier calls is kept."
             )
         else:
             await self._held.kill("the code had run out of time and did not obey the interrupt")
@@ -196,7 +196,7 @@ class CurrentCell:
         """Interrupt the cell that runs now, and no other; False when none does.
 
         While the host is out of reach the interrupt goes out when it is back, if that cell still runs then. A cell that
-        has not gone out yet is taken back and not run.
+        has not gone out yet is taken back and not run, and one that may have is not begun when the host is back.
 
         Raises:
             AlbedoError: the host did not confirm it.

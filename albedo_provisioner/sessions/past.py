@@ -139,7 +139,8 @@ class PastCells:
     async def result(self, cell_id: str, *, to_a_call: bool = False) -> Result:
         """Return what came of a cell, once it has come to its end.
 
-        Of one whose call ended before its code, and that still runs, it is what the call was told.
+        Of one whose call ended before its code, and whose end nobody knows of yet, it is what the call was told, and
+        its note says so; nobody is kept waiting.
 
         Args:
             cell_id: its id.
@@ -152,7 +153,7 @@ class PastCells:
         record = self._records.cell(self._session.session_id, cell_id)
         if record is None:
             raise KeyError(f"The session {self._session.session_id} has no cell {cell_id} on record.")
-        untold, result = _untold(record, self._session), None
+        untold, result, why = _untold(record, self._session), None, ""
         if record.result is None:
             await self._serve(record)
             # It is known by now where that has found the kernel gone; see `salvage`.
@@ -162,11 +163,14 @@ class PastCells:
             try:
                 async with asyncio.timeout(_LATER):
                     result = await self._find_out(record)
-            except (AlbedoError, TimeoutError) as error:
-                log.info("%s: %s: %s", self._session.session_id, cell_id, error)  # what was known then is known still
+            except (AlbedoError, TimeoutError) as error:  # what was known then is known still
+                why = f": {str(error).rstrip('.')}" if str(error) else ""
         if result is None:
             result = self._known(record)
             assert result is not None
+            if record.state != DONE:
+                remark = f"(This is what its call was told; what has come of the code since is not known yet{why}.)"
+                result.kernel.note = " ".join(filter(None, [result.kernel.note, remark]))
             return result
         if to_a_call:
             await self._heard(record, result, untold)
