@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -102,6 +102,11 @@ async def end_by_record(kernel_id: str, how: str) -> None:
     if report["survivors"]:
         raise LinkAwayError(f"Processes of the kernel {kernel_id} are left: {report['survivors']}")
     note_if_possible(records.remove, kernel_id)
+
+
+def unproven_ends(kernel_ids: Collection[str]) -> list[str]:
+    """Return those of these kernels whose end was asked for and is not proven."""
+    return [each.kernel_id for each in KernelRecords().all() if each.state == ENDING and each.kernel_id in kernel_ids]
 
 
 async def prove_endings(host: str | None) -> None:

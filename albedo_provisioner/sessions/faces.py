@@ -220,6 +220,9 @@ class AsyncSession:
     async def cell(self, cell_id: str) -> Result:
         """Return what came of a call, once it has come to its end, also when another process made it.
 
+        Of one that has ended before its code, such as by its time, and whose code has not come to its end yet as far as
+        is known, it is at once what the call itself returned, and `kernel.note` says so; `cells` has it as "running".
+
         Raises:
             KeyError: this session has no such call on record.
             AlbedoError: it cannot be found out now, as the host cannot be asked.
@@ -228,10 +231,11 @@ class AsyncSession:
         return await io_thread.run(self._core.cell(cell_id))
 
     async def close(self) -> None:
-        """End the kernel, prove that nothing of it is left on its host, and forget the session.
+        """End the kernel, prove that nothing of it is left on its host, nor of those before it whose end was asked for
+        while their hosts were out of reach, and forget the session.
 
         Raises:
-            LinkAwayError: the host is out of reach; the kernel is noted as to be ended, and is at the next contact.
+            LinkAwayError: a host is out of reach; the kernel is noted as to be ended, and is at the next contact.
         """
         await io_thread.run(self._core.close())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Collection
 
 from ..errors import AlbedoError, KernelGoneError
 from ..kernels.endings import who_ended
@@ -161,6 +162,9 @@ class JoinedKernel(SessionKernel):
         kernel = self._let_go()
         if kernel is not None:
             await kernel.leave()
+
+    async def prove_ends(self, had: Collection[str]) -> None:
+        """There is nothing to prove: all of them were others', to end as they like."""
 
     async def move(self, location: Location) -> None:
         """Refuse: it is not ours to end.

@@ -322,6 +322,14 @@ class SessionRecords:
         self._database.execute("DELETE FROM joined WHERE session_id = ?", (session_id,))
         self._database.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))
 
+    @_telling
+    def kernels_of(self, session_id: str) -> set[str]:
+        """Return the ids of the kernels that a session's cells were given to."""
+        rows = self._database.execute(
+            "SELECT DISTINCT kernel_id FROM cells WHERE session_id = ? AND kernel_id IS NOT NULL", (session_id,)
+        )
+        return {str(kernel_id) for (kernel_id,) in rows}
+
     # -- cells -----------------------------------------------------------------------------------------------
 
     @_telling

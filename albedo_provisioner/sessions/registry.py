@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import AlbedoError, KernelGoneError
 from ..hosts.io_thread import IOThread
-from ..kernels.endings import end_by_record, in_background
+from ..kernels.endings import end_by_record, in_background, unproven_ends
 from ..kernels.joining import candidates
 from ..kernels.records import NOBODY, this_process
 from ..location import Location
@@ -288,10 +288,13 @@ class Registry:
         return len(here) + len(left)
 
     async def _end_left(self, record: SessionRecord) -> None:
+        had = self.records.kernels_of(record.session_id)
         self.records.remove(record.session_id)
-        if record.kernel_id is not None and record.joined is None:
-            how = f"was ended when process {os.getpid()} closed all sessions of the owner {record.owner!r}"
-            await end_by_record(record.kernel_id, how)
+        if record.joined is not None:
+            return  # others' kernels
+        how = f"was ended when process {os.getpid()} closed all sessions of the owner {record.owner!r}"
+        left = {*unproven_ends(had), *([record.kernel_id] if record.kernel_id is not None else [])}
+        await _all(*(end_by_record(kernel_id, how) for kernel_id in left))
 
     async def close(self, patience: float | None = None) -> None:
         """Close all sessions that are open here.

@@ -166,6 +166,9 @@ class SessionCore:
         if call.cell_id and (cell_id in self._calls or records.cell(session_id, cell_id) is not None):
             try:
                 return self._told_again(call, await self.cell(cell_id, to_a_call=True))
+            except AlbedoError as error:  # of all others it means that the code was not run
+                error.args = (f"The code was sent before, and what came of it cannot be told now: {error}",)
+                raise
             except KeyError:
                 pass  # the caller of the one before was cancelled before it began, so it was not run: this one is
         work = asyncio.get_running_loop().create_task(self._execute(call, cell))
@@ -321,7 +324,8 @@ class SessionCore:
         """Interrupt the cell that runs now, else the call that waits to be the next, and no other; False when there is
         none. What waits has not begun then, and does not.
 
-        While the host is out of reach the interrupt goes out when it is back, if that cell still runs then.
+        While the host is out of reach the interrupt goes out when it is back: a cell that runs then is interrupted, and
+        one that has not reached the kernel does not begin.
 
         Raises:
             AlbedoError: the host did not confirm it.
@@ -367,7 +371,8 @@ class SessionCore:
             await self._held.move(location)
 
     async def close(self, patience: float | None = None) -> None:
-        """End the kernel, prove that nothing of it is left on its host, and forget the session.
+        """End the kernel, prove that nothing of it is left on its host, nor of those before it that were to be ended
+        (by a reset, a move, for room) while their hosts were out of reach, and forget the session.
 
         Args:
             patience: seconds that a cell is given to obey its interrupt; None for `INTERRUPT_GRACE`.
@@ -378,6 +383,7 @@ class SessionCore:
         if self.closed:
             if self._closing is not None:  # by another, such as its own cell's tool
                 await self._closing.wait()
+                await self._held.prove_ends(())
             return
         self.closed, self._closing = True, asyncio.Event()
         try:
@@ -389,6 +395,7 @@ class SessionCore:
                 await asyncio.wait(list(self._calls.values()))
             async with self._cell.turn():
                 await self._held.end()
+                await self._held.prove_ends(self._registry.records.kernels_of(self.record.session_id))
         finally:
             self._registry.forget(self)
             self._closing.set()

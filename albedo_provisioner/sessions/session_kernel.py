@@ -10,14 +10,14 @@ import dataclasses
 import logging
 import os
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from ..errors import AlbedoError, KernelGoneError, LinkAwayError, SignInError
 from ..hosts.reachability import Reachability
 from ..kernels.calls import Handler
 from ..kernels.console import Console, Heard
-from ..kernels.endings import end_by_record, end_on_host, in_background, who_ended
+from ..kernels.endings import end_by_record, end_on_host, in_background, unproven_ends, who_ended
 from ..kernels.records import KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
@@ -80,6 +80,7 @@ class SessionKernel:
         self._late = late
         self._past = past
         self._handlers = handlers
+        self._to_prove: list[RemoteKernel] = []  # whose ends were asked for, and may not be proven
 
     @property
     def alive(self) -> bool:
@@ -217,7 +218,7 @@ class SessionKernel:
             self.last_loss = (self._record.kernel_id, line)
         kernel = self._let_go()
         if kernel is not None:
-            in_background(kernel.finish(term_grace=0.5))
+            in_background(self._prove(kernel))
 
     async def settle(self, kernel_id: str | None, patience: float) -> None:
         """Lose a kernel whose keeper says that it has ended, if it is still ours; we may hear of that a moment later.
@@ -272,9 +273,46 @@ class SessionKernel:
 
     async def _end(self, kernel: RemoteKernel | None, kernel_id: str | None) -> None:
         if kernel is not None:
-            await kernel.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
+            await self._prove(kernel)
         elif kernel_id is not None:
-            await end_by_record(kernel_id, f"was ended by process {os.getpid()}, whose session it was")
+            await end_by_record(kernel_id, self._ended_by)
+
+    async def _prove(self, kernel: RemoteKernel) -> None:
+        """End a kernel that the session has let go of, or wait for the proof that it has ended.
+
+        Raises:
+            LinkAwayError: as `end`; `prove_ends` asks again.
+        """
+        if kernel not in self._to_prove:
+            self._to_prove.append(kernel)
+        try:
+            await kernel.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
+        except LinkAwayError:
+            raise
+        except AlbedoError as error:  # what was tried for it failed, and is not tried again by itself
+            log.info("%s: %s", self._record.session_id, error)
+            await end_by_record(kernel.kernel_id, self._ended_by)
+        self._to_prove.remove(kernel)
+
+    async def prove_ends(self, had: Collection[str]) -> None:
+        """See that nothing is left of the kernels that the session had before, whoever was asked to end them.
+
+        Args:
+            had: ids of kernels that earlier processes may have had for the session.
+
+        Raises:
+            LinkAwayError: a host is out of reach; what is left there is ended at the next contact.
+        """
+        ours = list(self._to_prove)
+        others = unproven_ends(set(had) - {kernel.kernel_id for kernel in ours})
+        work = [*map(self._prove, ours), *(end_by_record(each, self._ended_by) for each in others)]
+        for outcome in await asyncio.gather(*work, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    @property
+    def _ended_by(self) -> str:
+        return f"was ended by process {os.getpid()}, whose session it was"
 
     async def leave(self) -> None:
         """Let go of it as it is, for another process to take up."""
