@@ -149,7 +149,7 @@ class CellRuns:
         report = dataclasses.replace(told.kernel, execution_count=reply.get("execution_count") or None)
         after = execution.given_up or ("It came to its end." if by_itself else "It was interrupted then.")
         if execution.given_up is not None and self._held.kernel is not kernel:
-            begun = "It had begun by then." if execution.began else "Whether it had begun by then is not known."
+            begun = "The code had begun." if execution.began else "Whether the code had begun is not known."
             after = f"{after} {begun}"
         remarks = [remark for remark in outputs.remarks() if remark not in str(report.note)]
         report.note = " ".join([str(report.note), after, *remarks])

@@ -105,7 +105,7 @@ class TestCodeThatWentOutOverADeadConnection:
         await session.reset()
         result = await session.cell("c")
         assert result.status == "timeout"
-        assert "The kernel was ended. It had begun by then." in str(result.kernel.note)
+        assert str(result.kernel.note).endswith("The code had begun.")
         embedded_host.up()
         no_patience.undo()
         assert (await session.execute("1")).kernel.state_reset
