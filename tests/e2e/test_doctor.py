@@ -191,7 +191,7 @@ class TestAHostOutOfReach:
         embedded_host.server.behave(refuse_auth=True)
         found = diagnose(embedded_host)
         assert blocking(found) == ["sign-in"]
-        assert f"jupyter albedo login {embedded_host.alias}" in only(found, "sign-in").text
+        assert "into ~/.ssh/authorized_keys there" in only(found, "sign-in").text
 
     def test_may_have_a_config_that_cannot_be_read(self, workspace: Workspace) -> None:
         workspace.add_to_ssh_config("Host broken\n    Port many\n")

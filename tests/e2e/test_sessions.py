@@ -548,7 +548,7 @@ class TestHosts:
             assert (result.status, result.stdout, result.kernel.ended) == ("timeout", "", True)
             assert re.search(f"the code was not run: {words}", str(result.kernel.note))
 
-        times_out(f"waiting for a sign-in at {embedded_host.alias}: .*Permission denied.*jupyter albedo login")
+        times_out(f"waiting for a sign-in at {embedded_host.alias}: .*Permission denied.*authorized_keys")
         results = []
         thread = threading.Thread(target=lambda: results.append(session.execute("6 * 7")))
         thread.start()
