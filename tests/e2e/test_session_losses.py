@@ -347,7 +347,7 @@ class TestAReset:
         call = asyncio.create_task(session.execute("x = 41"))
 
         async def waits() -> bool:
-            return "login" in str((await session.status())["advice"])
+            return "authorized_keys" in str((await session.status())["advice"])
 
         await eventually(waits)
         await session.reset()
