@@ -332,7 +332,7 @@ class Keeper:
             "launch": self._do_launch,
             "finish": self._do_finish,
             "give_up": self._do_give_up,
-            "status": lambda _, answer: answer({"kernel": self._facts()}),
+            "status": self._do_status,
             "cells": lambda _, answer: answer({"cells": self.journal.list()}),
             "cell": self._do_cell,
             "serve": self._do_serve,
@@ -401,6 +401,10 @@ class Keeper:
         note = json.dumps({"note": "unanswered", "cell": cell, "interrupted": interrupted}).encode()
         for client in self.clients:
             client.link.send(NOTE, [note])
+
+    def _do_status(self, _request: dict[str, Any], answer: Answer) -> None:
+        self.kernel.look(time.monotonic())  # it may have ended since we looked last
+        answer({"kernel": self._facts()})
 
     def _do_stop(self, request: dict[str, Any], answer: Answer) -> None:
         self._stop(

@@ -254,7 +254,7 @@ class Kernel:
         if self.state == "starting" and self._channels.bound:
             self._up()
         elif self.state == "running" and not self._ours and now - self._looked_at >= _LOOK:
-            self._look(now)
+            self.look(now)
 
     def answered(self, message_id: str) -> None:
         """Note that a request has its reply, or will have none."""
@@ -264,8 +264,10 @@ class Kernel:
         if len(self._answered) > _MOST_KNOWN:
             del self._answered[next(iter(self._answered))]
 
-    def _look(self, now: float) -> None:
-        """See whether a process that is not our child, so that nobody tells us of its end, is still there."""
+    def look(self, now: float) -> None:
+        """See whether it is still there, if it is not our child, so that nobody tells us of its end."""
+        if self._ours or self.state == "exited":
+            return
         self._looked_at = now
         if self.process is not None and not processes.still_alive([self.process]):
             self._ended(None)
@@ -338,8 +340,7 @@ class Kernel:
         rundir.bound_log(self._path)
         if self._memory is not None:
             self._memory.renew()
-        if not self._ours and self.state != "exited":
-            self._look(now)
+        self.look(now)
         if self.state == "running" and now - self._beat_at >= HEARTBEAT:
             answered = self._channels.answered()
             if answered != self.responsive:

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Collection, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..bundle.messages import CONTENT, HEADER, METADATA, json_part
@@ -80,10 +80,12 @@ class NoCell:
     Attributes:
         adopted: the keeper has the kernel from one that was killed, and with it the journal until then went.
         given_up: older cells had to make room for newer ones.
+        ended: the kernel has ended.
     """
 
     adopted: bool = False
     given_up: bool = True
+    ended: bool = False
 
 
 class _Visitor:
@@ -205,7 +207,9 @@ async def await_cell(host: str | None, kernel_id: str, python: str | None, msg_i
             visitor.news.clear()
             cell = await _read_cell(link, msg_id, visitor.facts)
             if cell is None:
-                return visitor.lacks
+                # A keeper that has the kernel from another one may not have noticed yet that it is gone.
+                facts = (await link.call("status", CALL_TIMEOUT))["kernel"]
+                return replace(visitor.lacks, ended=facts["state"] == "exited")
             if cell.state in ("done", "ended"):
                 return cell
             with contextlib.suppress(TimeoutError):

@@ -49,6 +49,7 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
     if isinstance(found, NoCell):
         report.note = _why_not_there(found)
+        report.state_lost = report.ended = found.ended
         return Result(LOST, kernel=report, cell_id=cell.cell_id)
     outputs, notes = Outputs(cell.limits, folder, cell.msg_id), list[str]()
     reply = {}
@@ -96,14 +97,16 @@ def _why_not_there(found: NoCell) -> str:
     if found.adopted:
         return (
             "The keeper of its kernel was killed, and what it had noted of this call went with it: the code may have "
-            "run, in part or to its end, or may run still. The kernel itself lives and has its state."
+            f"run, in part or to its end{'' if found.ended else ', or may run still'}. The kernel "
+            f"{'has ended' if found.ended else 'itself lives and has its state'}."
         )
+    why = "This call never reached its kernel and was not run."
     if found.given_up:
-        return (
+        why = (
             "This call is not in the journal of its kernel: it never reached it and was not run, or so much was run "
             "since that the journal has given it up."
         )
-    return "This call never reached its kernel and was not run."
+    return f"{why} The kernel has ended." if found.ended else why
 
 
 class PastCells:
