@@ -238,7 +238,7 @@ class KernelLink:
         The answer's `parts` are the raw parts that came with it, if any.
 
         Args:
-            do: what, see `bundle/keeper.py`.
+            do: what, see `bundle/requests.py`.
             timeout: seconds to wait for the answer; None waits as long as it takes. Giving up waiting does not take
                 the request back.
             arguments: what goes with it.

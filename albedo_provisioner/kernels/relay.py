@@ -105,9 +105,8 @@ class Relay:
         self._sockets: dict[int, zmq.Socket[bytes]] = {}
         self._asked: dict[str, tuple[list[bytes], dict[str, Any]]] = {}  # by message id: who asked, and the header
         self._ends = CellEnds()
-        self._asked_twice: dict[
-            str, bool
-        ] = {}  # by id, requests sent on shell and on control: whether one was answered
+        # By id, requests that were sent on shell and on control: whether one was answered.
+        self._asked_twice: dict[str, bool] = {}
         self._probes: dict[str, set[str]] = {}  # by the probe's message id: what had been asked before it
         loop = asyncio.get_running_loop()
         for channel in (SHELL, CONTROL, STDIN, IOPUB, HEARTBEAT):
