@@ -10,9 +10,9 @@ from .location import Location
 if TYPE_CHECKING:
     from .hosts.hosts import AsyncHosts, Hosts
     from .sessions.blocking import Session, Sessions
+    from .sessions.entries import CellRecord
     from .sessions.faces import AsyncSession, AsyncSessions
     from .sessions.outputs import Limits
-    from .sessions.records import CellRecord
     from .sessions.results import KernelReport, Result
 
 __version__ = "0.1.0.dev0"
@@ -35,7 +35,7 @@ _MODULES = {
     "sessions.blocking": ("Session", "Sessions"),
     "sessions.faces": ("AsyncSession", "AsyncSessions"),
     "sessions.outputs": ("Limits",),
-    "sessions.records": ("CellRecord",),
+    "sessions.entries": ("CellRecord",),
     "sessions.results": ("KernelReport", "Result"),
 }
 

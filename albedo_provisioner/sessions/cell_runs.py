@@ -17,9 +17,9 @@ from ..kernels.endings import in_background
 from ..kernels.remote import RemoteKernel
 from .call import Call
 from .current_cell import CurrentCell
+from .entries import CellName
 from .on_record import OnRecord
 from .outputs import Outputs
-from .records import CellName
 from .results import ERROR, INTERRUPTED, LOST, TIMEOUT, KernelReport, Result, is_interrupt, status_of
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel, job_news
 from .telling import Telling

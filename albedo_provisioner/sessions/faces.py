@@ -18,8 +18,8 @@ from ..workspace.context import INSTRUCTION_CHARS, MEMORY_CHARS, WorkspaceContex
 from ..workspace.faces import AsyncLinks, AsyncMemory
 from .call import Call
 from .checks import check_count, check_receiver, check_seconds, check_text, check_variables
+from .entries import CellRecord
 from .outputs import Limits
-from .records import CellRecord
 from .registry import Registry
 from .results import Output, Result
 from .session import SessionCore

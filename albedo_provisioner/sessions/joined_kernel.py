@@ -18,8 +18,8 @@ from ..kernels.records import ENDING, KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.survey import FoundKernel, of_record
 from ..location import Location
+from .entries import Joined
 from .losses import losses, note_loss
-from .records import Joined
 from .session_kernel import SessionKernel
 
 log = logging.getLogger("albedo_provisioner.sessions")

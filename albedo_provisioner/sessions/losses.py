@@ -6,7 +6,7 @@ kernel was killed, the one after it had to make room, and the session was moved.
 
 from __future__ import annotations
 
-from .records import SessionRecord
+from .entries import SessionRecord
 from .results import KernelReport
 
 _RESET = "it was reset."

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import AlbedoError
-from .records import CellName, SessionRecord, SessionRecords
+from .entries import CellName, SessionRecord
+from .records import SessionRecords
 from .results import Result
 
 log = logging.getLogger("albedo_provisioner.sessions")

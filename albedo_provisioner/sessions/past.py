@@ -12,9 +12,10 @@ from pathlib import Path
 
 from ..errors import AlbedoError, KernelGoneError
 from ..kernels.journal import JournalCell, NoCell, await_cell
+from .entries import DONE, CellRecord, SessionRecord
 from .losses import losses, tell_losses
 from .outputs import Outputs
-from .records import DONE, CellRecord, SessionRecord, SessionRecords
+from .records import SessionRecords
 from .results import INTERRUPTED, LOST, KernelReport, Result, is_interrupt, status_of
 
 log = logging.getLogger("albedo_provisioner.sessions")

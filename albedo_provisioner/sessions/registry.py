@@ -20,7 +20,8 @@ from ..kernels.joining import candidates
 from ..kernels.records import NOBODY, this_process
 from ..location import Location
 from ..workspace.asking import known_absolute
-from .records import Joined, SessionRecord, SessionRecords, closed
+from .entries import Joined, SessionRecord
+from .records import SessionRecords, closed
 from .session import SessionCore
 from .tools import SessionTools
 

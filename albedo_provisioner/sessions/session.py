@@ -24,12 +24,12 @@ from ..workspace.workspace import Workspace
 from .call import Call
 from .cell_runs import CellRuns
 from .current_cell import CurrentCell
+from .entries import CellName, CellRecord, SessionRecord
 from .joined_kernel import JoinedKernel
 from .losses import note_loss, note_reset
 from .on_record import OnRecord
 from .past import PastCells
 from .patience import KERNEL, ROOM, Patience
-from .records import CellName, CellRecord, SessionRecord
 from .results import KernelReport, Result
 from .session_kernel import SessionKernel, job_news
 from .telling import Telling

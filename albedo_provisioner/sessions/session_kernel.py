@@ -22,9 +22,9 @@ from ..kernels.records import KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
 from ..location import Location
+from .entries import SessionRecord
 from .losses import note_loss, note_move
 from .past import PastCells
-from .records import SessionRecord
 
 log = logging.getLogger("albedo_provisioner.sessions")
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from ..errors import AlbedoError
 from ..workspace.workspace import Workspace
+from .entries import SessionRecord
 from .losses import is_reset, losses, tell_losses
-from .records import SessionRecord
 from .results import KernelReport
 
 log = logging.getLogger("albedo_provisioner.sessions")

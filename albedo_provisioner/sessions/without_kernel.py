@@ -14,8 +14,8 @@ from ..hosts.asking import ask
 from ..hosts.staging import bare_text
 from ..hosts.visit import Visit
 from ..kernels.endings import how_it_ended
+from .entries import SessionRecord
 from .outputs import Outputs
-from .records import SessionRecord
 from .results import ERROR, INTERRUPTED, LOST, OK, TIMEOUT, KernelReport, Result, is_interrupt
 
 _MOST_OUTCOME = 256 << 20
