@@ -90,6 +90,17 @@ class Execution:
             self.finished.set()
 
 
+class Followed(Execution):
+    """A cell that an earlier process has asked for: its reply goes to that one, so its idle status is its end."""
+
+    def __init__(self, msg_id: str, name: str) -> None:
+        super().__init__(msg_id, {"msg_id": msg_id}, lambda _type, _content: None, name)
+
+    def _see(self) -> None:
+        if self._idle:
+            self.finished.set()
+
+
 class _Probe:
     """A question to the kernel, and what had been asked before it.
 
@@ -122,12 +133,11 @@ class Console:
         self.alive = True
         self.greeting: str | None = None
         self.was_busy = False
-        self.on_idle: Callable[[str], None] | None = None
-        """Told the request's id when a cell that another client had run has come to its end."""
         self._send = send
         self._late = late
         self._session = Session(key=key, signature_scheme=signature_scheme, username="albedo")
         self._cells: dict[str, Execution] = {}
+        self._followed: dict[str, Followed] = {}
         self._replies: dict[str, asyncio.Future[dict[str, Any]]] = {}
         self._probes: dict[str, _Probe] = {}
         self._own: dict[str, None] = {}  # ids of the newest cells of ours that have finished
@@ -173,6 +183,16 @@ class Console:
             self.greeting = None
         self._send(SHELL, self._session.serialize(message, [_IDENTITY]))
         return execution
+
+    def follow(self, msg_id: str, name: str) -> Followed:
+        """Return a cell that an earlier process has asked for, to be told when it has come to its end.
+
+        Args:
+            msg_id: id of its request.
+            name: what its asker called it.
+        """
+        self._followed[msg_id] = Followed(msg_id, name)
+        return self._followed[msg_id]
 
     async def request(self, msg_type: str, content: dict[str, Any], channel: int = SHELL) -> dict[str, Any]:
         """Ask the kernel something else, such as `complete_request`, and return the reply's content.
@@ -224,6 +244,9 @@ class Console:
                 told.append(msg_id)
             self._close(cell)
             cell.give_up(why or "The kernel was ended.")
+        for msg_id in [known for known in self._followed if only is None or known in only]:
+            followed = self._followed.pop(msg_id)
+            followed.give_up(why or "The kernel was ended.")
         for msg_id, reply in self._replies.items():
             if not reply.done() and (only is None or msg_id in only):
                 reply.set_exception(AlbedoError(why or "The kernel was ended."))
@@ -259,9 +282,9 @@ class Console:
             return
         if raw != self._parent:  # most messages have the same parent as the one before
             self._parent, self._parent_id = raw, str(json_part(parts, PARENT).get("msg_id"))
-        cell = self._cells.get(self._parent_id)
+        cell = self._cells.get(self._parent_id) or self._followed.get(self._parent_id)
         probe = self._probes.get(self._parent_id)
-        if cell is None and probe is None and self._parent_id not in self._own and self.on_idle is None:
+        if cell is None and probe is None and self._parent_id not in self._own:
             return  # another client's
         msg_type = str(json_part(parts, HEADER).get("msg_type"))
         content = json_part(parts, CONTENT)
@@ -272,10 +295,7 @@ class Console:
         elif probe is not None:
             probe.idle = probe.idle or content.get("execution_state") == "idle"
             self._see_probe(self._parent_id)
-        elif msg_type == "status":
-            if content.get("execution_state") == "idle" and self.on_idle is not None:
-                self.on_idle(self._parent_id)
-        elif self._parent_id in self._own and self._late is not None:
+        elif msg_type != "status" and self._late is not None:
             self._late(msg_type, content)
 
     def _take_reply(self, parts: Sequence[Buffer]) -> None:
@@ -306,7 +326,8 @@ class Console:
         self.give_up(REPLY_LOST, probe.before)
 
     def _close(self, cell: Execution) -> None:
-        del self._cells[cell.msg_id]
+        self._cells.pop(cell.msg_id, None)
+        self._followed.pop(cell.msg_id, None)
         self._own[cell.msg_id] = None
         if len(self._own) > 1000:
             del self._own[next(iter(self._own))]

@@ -23,8 +23,8 @@ _background: set[asyncio.Task[Any]] = set()  # keeps what runs on its own from b
 _under_way: set[str] = set()  # ids of the kernels whose ends this process is at
 
 
-def in_background(work: Coroutine[Any, Any, Any]) -> None:
-    """Let something run on its own on the I/O thread's loop; what goes wrong in it is logged."""
+def in_background(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """Let something run on its own on the I/O thread's loop, and return its task; what goes wrong in it is logged."""
 
     def done(task: asyncio.Task[Any]) -> None:
         _background.discard(task)
@@ -34,6 +34,7 @@ def in_background(work: Coroutine[Any, Any, Any]) -> None:
     task = asyncio.get_running_loop().create_task(work)
     _background.add(task)
     task.add_done_callback(done)
+    return task
 
 
 def who_ended(kernel_id: str) -> str | None:

@@ -8,13 +8,16 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from ..bundle.wire import Buffer
-from ..errors import LinkAwayError
+from ..errors import AlbedoError, KernelGoneError, LinkAwayError
 from .endings import in_background
 from .watched import WatchedKernel
 
 _OVERTAKEN = 0.1
 """Seconds that an interrupt waits when no cell is known to run: one that was sent just before passes through zmq, and
 the interrupt does not."""
+
+_BEYOND = 1 << 40
+"""More messages than a cell has: of those from there on, none is sent."""
 
 
 class SignalledKernel(WatchedKernel):
@@ -138,3 +141,18 @@ class SignalledKernel(WatchedKernel):
         """
         answer = await self._link.call("give_up", timeout, ids=[message_id])
         return message_id in answer.get("never_begun", [])
+
+    async def is_at(self, message_id: str, timeout: float) -> bool:
+        """Say whether a cell, whoever asked for it, was asked of the kernel and has not come to its end.
+
+        Raises:
+            LinkAwayError: the keeper could not be asked in time.
+            KernelGoneError: there is none to ask.
+        """
+        try:
+            answer = await self._link.call("cell", timeout, msg_id=message_id, first=_BEYOND)
+        except (KernelGoneError, LinkAwayError):
+            raise
+        except AlbedoError:
+            return False  # the keeper's refusal: its journal has no such cell (any more)
+        return answer["cell"]["state"] in ("queued", "running")

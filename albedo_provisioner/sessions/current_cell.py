@@ -53,6 +53,13 @@ class CurrentCell:
         self._outlived: Execution | None = None  # a cell that outlived its call
         self._let_go: Execution | None = None  # such a one that took no notice of its interrupt for long enough
         self._interrupted: set[str] = set()
+        self._earlier: list[tuple[Execution, float]] = []  # cells of an earlier process, and when they were asked for
+
+    @property
+    def earlier(self) -> Execution | None:
+        """The cell of an earlier process that still runs, as far as is known."""
+        self._earlier = [each for each in self._earlier if not each[0].finished.is_set()]
+        return self._earlier[0][0] if self._earlier else None
 
     @property
     def straggler(self) -> Execution | None:
@@ -64,7 +71,12 @@ class CurrentCell:
     @property
     def known(self) -> Execution | None:
         """The cell that runs, whether or not it is waited for."""
-        return self.running or self.straggler
+        return self.running or self.earlier or self.straggler
+
+    @property
+    def known_since(self) -> float:
+        """When that was sent, by the monotonic clock."""
+        return self._earlier[0][1] if self.running is None and self.earlier is not None else self.since
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
@@ -78,6 +90,25 @@ class CurrentCell:
             yield
         finally:
             self._turn.release()
+
+    def follow(self, execution: Execution, asked: float, outlives: bool) -> None:
+        """Take note of a cell that an earlier process has asked for, and that may run still.
+
+        Args:
+            execution: the cell.
+            asked: when it was asked for, in seconds since the epoch.
+            outlives: whether its call has ended, so that it has to make room for the next one.
+        """
+        since = time.monotonic() - max(0.0, time.time() - asked)
+        if outlives:
+            self._outlived, self.since = execution, since
+        else:
+            self._earlier.append((execution, since))
+
+    async def earlier_over(self) -> None:
+        """Wait for the end of what an earlier process had asked for, as for what was asked before in this one."""
+        while (earlier := self.earlier) is not None:
+            await earlier.finished.wait()
 
     # -- running one -----------------------------------------------------------------------------------------
 
@@ -263,7 +294,7 @@ class CurrentCell:
             at_once: do not interrupt it first.
             patience: seconds that it is given then; None for `INTERRUPT_GRACE`.
         """
-        running, kernel = self.running, self._held.kernel
+        running, kernel = self.running or self.earlier, self._held.kernel
         if running is None or kernel is None:
             return
         if not at_once and kernel.away is None:

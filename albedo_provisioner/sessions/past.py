@@ -24,10 +24,18 @@ _LATER = 5.0
 """Seconds in which a host may say what came of a cell whose call ended before its code, in an earlier process."""
 
 
-async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> Result:
+async def result_of(
+    cell: CellRecord, session: SessionRecord, folder: Path, interrupted: Callable[[str], bool]
+) -> Result:
     """Return a cell's result once it has come to its end; on the I/O thread.
 
     What never reached its kernel, or went with it, is "lost", and the note says which of the two.
+
+    Args:
+        cell: the cell.
+        session: its session.
+        folder: where the whole texts of what is cut go.
+        interrupted: whether somebody wanted it interrupted, by the id of its request.
 
     Raises:
         AlbedoError: the host cannot be asked now.
@@ -78,8 +86,9 @@ async def result_of(cell: CellRecord, session: SessionRecord, folder: Path) -> R
         report.state_lost = report.ended = True
     report.note = " ".join(filter(None, [*notes, report.note, *outputs.remarks()])) or None
     status = LOST if found.state != "done" else INTERRUPTED if aborted else status_of(reply)
-    if cell.result is not None and is_interrupt(reply):
-        status = str(cell.result["status"])  # its call had ended before, and that is why it was interrupted
+    if is_interrupt(reply) and (cell.result is not None or interrupted(cell.msg_id)):
+        # Where its call had ended before, that is why it was interrupted.
+        status = INTERRUPTED if cell.result is None else str(cell.result["status"])
     result = outputs.result(status, cell.cell_id, report)
     if found.finished is not None:
         result.duration = max(0.0, found.finished - found.asked)
@@ -117,6 +126,7 @@ class PastCells:
         records: the records.
         session: the session.
         under_way: whether this process waits for the end of a cell, by its id, as its call does or did.
+        interrupted: whether a cell was to be interrupted, by the id of its request.
         serve: takes up the kernel that a cell of an earlier process runs on.
         heard: told that a call gets what came of a cell of an earlier process, and which of the losses on record that
             tells.
@@ -127,12 +137,14 @@ class PastCells:
         records: SessionRecords,
         session: SessionRecord,
         under_way: Callable[[str], bool],
+        interrupted: Callable[[str], bool],
         serve: Callable[[CellRecord], Awaitable[None]],
         heard: Callable[[CellRecord, Result, list[str]], Awaitable[None]],
     ) -> None:
         self._records = records
         self._session = session
         self._under_way = under_way
+        self._interrupted = interrupted
         self._serve = serve
         self._heard = heard
 
@@ -196,15 +208,22 @@ class PastCells:
 
     async def salvage(self, kernel_id: str) -> None:
         """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more."""
-        for record in self.all():
-            if record.kernel_id == kernel_id and record.state != DONE and not self._under_way(record.cell_id):
-                try:
-                    await self._find_out(record)
-                except AlbedoError as error:
-                    log.info("%s: %s: %s", self._session.session_id, record.cell_id, error)
+        for record in self.unfinished(kernel_id):
+            try:
+                await self._find_out(record)
+            except AlbedoError as error:
+                log.info("%s: %s: %s", self._session.session_id, record.cell_id, error)
+
+    def unfinished(self, kernel_id: str) -> list[CellRecord]:
+        """Return the cells that an earlier process gave to a kernel, and of whose end nobody knows, oldest first."""
+        return [
+            record
+            for record in self.all()
+            if record.kernel_id == kernel_id and record.state != DONE and not self._under_way(record.cell_id)
+        ]
 
     async def _find_out(self, record: CellRecord) -> Result:
         """Return what came of a cell of an earlier process, and put it on record."""
-        result = await result_of(record, self._session, self._records.outputs)
+        result = await result_of(record, self._session, self._records.outputs, self._interrupted)
         self._records.finish(record.msg_id, result)
         return result

@@ -70,8 +70,9 @@ class Registry:
         env: dict[str, str] | None = None,
     ) -> SessionCore:
         """Return the owner's session at a location with tools of these names: one that is open here, else one that was
-        left, by whatever process, else a new one. Nothing is asked of the host. The functions are those that were given
-        last. One that was left is not taken up for another interpreter or environment than it has.
+        left, by whatever process, else a new one. Its host is asked nothing, unless code was left running there. The
+        functions are those that were given last. One that was left is not taken up for another interpreter or
+        environment than it has.
 
         Raises:
             AlbedoError: they have been closed.
@@ -153,7 +154,7 @@ class Registry:
             )
             session = self._add(record, tools)
             try:
-                await session.link()
+                await session.taking_up.link()
             except BaseException as error:
                 self.forget(session)
                 if not isinstance(error, KernelGoneError):
@@ -192,6 +193,7 @@ class Registry:
         session = SessionCore(record, self, tools)
         self.records.put(record)
         self._sessions[record.session_id] = session
+        session.taking_up.link_soon()
         if self._upkeep is None:
             self._upkeep = asyncio.get_running_loop().create_task(self._keep_within_limits())
         return session

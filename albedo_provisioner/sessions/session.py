@@ -29,9 +29,10 @@ from .joined_kernel import JoinedKernel
 from .losses import note_loss, note_reset
 from .on_record import OnRecord
 from .past import PastCells
-from .patience import KERNEL, ROOM, Patience
+from .patience import KERNEL, ROOM, TURN, Patience
 from .results import KernelReport, Result
 from .session_kernel import SessionKernel, job_news
+from .taking_up import TakingUp
 from .telling import Telling
 from .tools import SessionTools
 
@@ -69,6 +70,7 @@ class SessionCore:
             registry.records,
             record,
             lambda cell: cell in self._calls or self._runs.outlives(cell),
+            lambda msg_id: self._cell.was_interrupted(msg_id),
             self._serve_cell,
             self._heard_of_cell,
         )
@@ -76,6 +78,7 @@ class SessionCore:
         self._telling = Telling(record, self.workspace)
         self._held = kind(record, self._put, self._telling.hear_late, self._past, handlers)
         self._cell = CurrentCell(record.session_id, self._held)
+        self.taking_up = TakingUp(record, self._past, self._held, self._cell)
         self._runs = CellRuns(self._on_record, self._held, self._cell, self._telling, tools)
         self._next: tuple[CellName, float] | None = None  # whose turn it is, and since when
         self._closing: asyncio.Event | None = None  # set once it is closed; None while nobody closes it
@@ -87,8 +90,8 @@ class SessionCore:
     @property
     def busy(self) -> bool:
         """Whether a call is under way, or a cell or a job of it still runs."""
-        running = self._cell.straggler is not None or self._runs.any_outlives or self._held.jobs_run
-        return bool(self._calls) or running
+        cell = self._cell.earlier is not None or self._cell.straggler is not None or self._runs.any_outlives
+        return bool(self._calls) or cell or self._held.jobs_run
 
     @property
     def last_use(self) -> float:
@@ -121,7 +124,7 @@ class SessionCore:
             state = "busy"
         elif kernel is not None and kernel.poll() is None:
             state = "busy" if running is not None else ("starting" if kernel.state == "starting" else "idle")
-        cell_id, since = (running.name, self._cell.since) if running else (None, 0.0)
+        cell_id, since = (running.name, self._cell.known_since) if running else (None, 0.0)
         if running is None and self._next is not None:
             cell_id, since = self._next[0].cell_id, self._next[1]
         sign_in = self._held.sign_in or (kernel.shut_out if kernel else None)
@@ -241,7 +244,7 @@ class SessionCore:
             self._must_be_open()
             self._readying = None if self._held.alive else patience  # else there is little to do
             try:
-                await self._ready(call, report, notes)
+                await self._ready(call, patience, report, notes)
             except (KernelStartError, StagingError) as error:
                 if not self._held.ours or self.record.kernel_id is not None:
                     raise  # there is a kernel, or may be
@@ -262,15 +265,6 @@ class SessionCore:
             f"Three kernels in a row ended on {self._host} before they ran the code: {self._held.last_end}"
         )
 
-    async def link(self) -> None:
-        """Link to the kernel that is on record, before anything is run.
-
-        Raises:
-            AlbedoError: it is gone, or its host cannot be asked.
-        """
-        async with self._cell.turn():
-            await self._held.take_up(wait_for_sign_in=False)
-
     def _must_be_open(self) -> None:
         if self.closed:
             raise AlbedoError(f"The session {self.record.session_id} has been closed, or left to another process.")
@@ -285,12 +279,16 @@ class SessionCore:
 
     # -- the kernel ------------------------------------------------------------------------------------------
 
-    async def _ready(self, call: Call, report: KernelReport, notes: list[str]) -> None:
+    async def _ready(self, call: Call, patience: Patience, report: KernelReport, notes: list[str]) -> None:
         """See that there is a kernel, and note in the report what became of the one before."""
         held = self._held
-        await held.take_up(call.wait_for_sign_in)
+        await self.taking_up.take_up(call.wait_for_sign_in)
         if held.kernel is not None and not call.wait_for_sign_in:
             await _must_let_us_in(held.kernel)
+        if self._cell.earlier is not None:
+            self._readying, patience.waits_for = None, TURN
+            await self._cell.earlier_over()
+            self._readying, patience.waits_for = patience, KERNEL
         await self._cell.make_room()
         if held.alive:
             report.reused = self.record.lost is None
@@ -332,10 +330,11 @@ class SessionCore:
         """
         if self._runs.alone is not None:
             return self._runs.alone.interrupt()
-        if self._cell.running is None:
+        if self._cell.running is None and self._cell.earlier is None:
             waiting = next((each for each in self._patiences.values() if each.waiting), None)
             if waiting is not None:
                 return waiting.interrupt()
+        await self.taking_up.link_to_what_runs()
         return await self._cell.interrupt()
 
     async def reset(self) -> None:
@@ -346,7 +345,7 @@ class SessionCore:
             AlbedoError: the kernel is another's.
         """
         self._held.must_be_ours("restarted")
-        running = self._cell.running
+        running = self._cell.running or self._cell.earlier
         if running is not None and not running.finished.is_set():
             note_reset(self.record, " ".join(job_news(self._held.kernel)))
             await self._cell.end(at_once=True)
@@ -387,6 +386,7 @@ class SessionCore:
             return
         self.closed, self._closing = True, asyncio.Event()
         try:
+            await self.taking_up.stop()
             for cell_id, work in self._calls.items():
                 if self._cell.running is None or cell_id != self._cell.running.name:
                     work.cancel()
@@ -422,6 +422,7 @@ class SessionCore:
         calls = list(self._calls.values())
         for work in calls:
             work.cancel()
+        await self.taking_up.stop()
         if calls:  # what became of their cells is for the next process to find out
             await asyncio.wait(calls)
         await self._held.leave()
@@ -446,7 +447,7 @@ class SessionCore:
             return
         async with self._cell.turn():
             try:
-                await self._held.take_up(wait_for_sign_in=False)
+                await self.taking_up.take_up(wait_for_sign_in=False)
             except KernelGoneError as error:  # one that was joined; what became of the cell is told as of any other
                 log.info("%s: %s", self.record.session_id, error)
 

@@ -1,0 +1,100 @@
+"""Code that an earlier process has left running on a session's kernel: it is known, waited for, and can be ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from faces import Embedded
+from kernels import eventually, until_status
+
+from albedo_provisioner import AsyncSession, AsyncSessions
+
+CODE = "x = 42; open('began', 'w').close()\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nx"
+
+
+@pytest_asyncio.fixture
+async def session(embedded_host: Embedded, async_sessions: AsyncSessions) -> AsyncIterator[AsyncSession]:
+    """A session whose cell "k" was left running by the sessions that it was opened with."""
+    first = AsyncSessions()
+    left = await first.open(embedded_host.location())
+    call = asyncio.create_task(left.execute(CODE, cell_id="k"))
+    await eventually((embedded_host.home / "began").exists)
+    await first.leave()
+    await asyncio.gather(call, return_exceptions=True)
+    session = await async_sessions.resume(left.id)
+    await until_status(session, "execution_state", "busy")
+    yield session
+
+
+class TestCodeThatWasLeftRunning:
+    async def test_is_known_and_what_is_asked_next_waits_for_it(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions, session: AsyncSession
+    ) -> None:
+        """S4, S5, S7: as if this process had asked for it."""
+        status = await session.status()
+        assert (status["cell_id"], status["link"]) == ("k", "attached")
+        assert 0 < status["running_for"] < 300
+        result = await session.execute("x", timeout=0.5)
+        assert result.status == "timeout"
+        assert "what was asked of this session before was not done yet" in str(result.kernel.note)
+        assert not result.kernel.state_lost
+        later = asyncio.create_task(session.execute("x + 1"))
+        assert (await session.status())["cell_id"] == "k"
+        embedded_host.write("go", "")
+        assert (await later).value == "43"
+        result = await session.cell("k")
+        assert (result.status, result.value) == ("ok", "42")
+        assert (await session.status())["execution_state"] == "idle"
+
+    async def test_is_interrupted_and_the_call_that_waits_for_it_goes_on(self, session: AsyncSession) -> None:
+        """S5, L7."""
+        later = asyncio.create_task(session.execute("x"))
+        assert await session.interrupt()
+        result = await later
+        assert (result.value, result.kernel.reused, result.kernel.state_lost) == ("42", True, False)
+        assert (await session.cell("k")).status == "interrupted"
+        assert not await session.interrupt()
+
+    async def test_is_interrupted_before_anything_else_is_asked(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions, session: AsyncSession
+    ) -> None:
+        """S5: also where the host could not be asked when the session was resumed."""
+        await async_sessions.leave()
+        embedded_host.down()
+        async with AsyncSessions() as others:
+            session = await others.resume(session.id)
+            await until_status(session, "link", "ended")
+            embedded_host.up()
+            assert await session.interrupt()
+            assert (await session.cell("k")).status == "interrupted"
+
+    async def test_ends_with_its_kernel_when_that_is_reset(self, session: AsyncSession) -> None:
+        """S3."""
+        later = asyncio.create_task(session.execute("'x' in globals()"))
+        await eventually(lambda: session._core._patiences)
+        await session.reset()
+        result = await later
+        assert (result.value, result.kernel.state_reset, result.kernel.state_lost) == ("False", True, False)
+        assert (await session.cell("k")).status == "lost"
+
+    async def test_is_no_kernel_that_is_evicted(self, embedded_host: Embedded, session: AsyncSession) -> None:
+        """S7."""
+        await session._core._registry.make_room(None)
+        await session._core.evict("others want the room")
+        assert (await session.status())["cell_id"] == "k"
+        embedded_host.write("go", "")
+        assert (await session.cell("k")).value == "42"
+
+    async def test_is_given_up_with_a_kernel_that_is_killed(
+        self, embedded_host: Embedded, session: AsyncSession
+    ) -> None:
+        """S4: the call that waits for it runs afresh, and tells."""
+        later = asyncio.create_task(session.execute("'x' in globals()"))
+        await eventually(lambda: session._core._patiences)
+        os.kill((await session.status())["process"]["pid"], signal.SIGKILL)
+        result = await later
+        assert (result.value, result.kernel.state_lost) == ("False", True)
