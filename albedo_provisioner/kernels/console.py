@@ -36,6 +36,7 @@ class Execution:
         reply: the content of the kernel's reply, once it is there.
         began: whether the kernel has said that it runs.
         began_at: when we heard that, by the monotonic clock; 0.0 before.
+        heard_at: when anything came for it last, by the monotonic clock; 0.0 before.
         given_up: why there will be no reply, in words; None while there may be one.
         finished: set once both the reply and the idle status have come, or it was given up.
     """
@@ -48,14 +49,16 @@ class Execution:
         self.reply: dict[str, Any] | None = None
         self.began = False
         self.began_at = 0.0
+        self.heard_at = 0.0
         self.given_up: str | None = None
         self.finished = asyncio.Event()
         self._idle = False
 
     def take_output(self, msg_type: str, content: dict[str, Any]) -> None:
         """Take what the kernel publishes for it."""
+        self.heard_at = time.monotonic()
         if msg_type == "execute_input":
-            self.began, self.began_at = True, time.monotonic()
+            self.began, self.began_at = True, self.heard_at
         elif msg_type == "status":
             self._idle = self._idle or content.get("execution_state") == "idle"
             self._see()

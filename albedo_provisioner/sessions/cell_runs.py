@@ -112,16 +112,21 @@ class CellRuns:
             by_us = self._held.kernel is not kernel  # closed, or reset
             if not by_us and kernel.poll() is not None and not await self._had_begun(kernel, execution, before):
                 records.withdraw(cell.msg_id)
+                outputs.tell_nobody()
                 self._held.lose(kernel.cause or execution.given_up)
                 return None
             status = INTERRUPTED if kernel.poll() is None and self._cell.was_interrupted(cell.msg_id) else LOST
             notes.append(execution.given_up)
         if self._held.kernel is kernel and kernel.poll() is not None:
             self._held.lose(kernel.cause or execution.given_up or "its kernel ended")
-        result = self._result(cell, status, execution, outputs, report, notes)
-        result.duration = time.monotonic() - began
-        result.tool_calls_made = grant.made
-        self._on_record.finish(cell, result, still_runs=outlived)
+        ended = time.monotonic()
+        try:
+            await outputs.all_told()
+        finally:  # also when nobody waits for that any more
+            result = self._result(cell, status, execution, outputs, report, notes)
+            result.duration = ended - began
+            result.tool_calls_made = grant.made
+            self._on_record.finish(cell, result, still_runs=outlived)
         if outlived:
             self._outlived.add(cell.cell_id)
             in_background(self._see_to_the_end(kernel, cell, execution, outputs, result, began))
@@ -261,11 +266,12 @@ class CellRuns:
         notes += alone.notes
         if self._tools.names and alone.begun:
             notes.append("It could call no tools.")
+        result.duration = time.monotonic() - alone.since
+        await outputs.all_told()
         notes += outputs.remarks()
         if cell.cell_id not in self._unheard:
             notes += self._telling.of_links()
             self._told()
         report.note = " ".join(notes)
-        result.duration = time.monotonic() - alone.since
         self._on_record.finish(cell, result)
         return result

@@ -23,6 +23,16 @@ from .session_kernel import ANSWER_TIMEOUT, SessionKernel
 
 log = logging.getLogger("albedo_provisioner.sessions")
 
+_FLOOD_GRACE = 30.0
+"""Seconds that a cell which was interrupted has in all while its output still comes in: that it has obeyed can only be
+heard behind what it had said before, and on a busy host much of that may be under way.
+"""
+
+_FLOWS = 5.0
+"""Seconds since the last output of a cell within which more of it is taken to be under way; kernels send what a fast
+loop prints in pieces that take long.
+"""
+
 _LOOK = 0.5
 """Seconds between looks at a cell whose caller was cancelled."""
 
@@ -138,7 +148,7 @@ class CurrentCell:
                     if began < execution.began_at and kernel.connections == connections:
                         began = execution.began_at  # its time was the time of another client's code until then
                         continue
-                    await self._time_out(kernel, execution, timeout or 0.0, notes)
+                    await self.time_out(kernel, execution, timeout or 0.0, notes)
                     return execution, TIMEOUT
                 await asyncio.sleep(_ABORT_PAUSE)
                 if execution.msg_id in self._interrupted:  # meanwhile, so it is not sent again
@@ -176,7 +186,7 @@ class CurrentCell:
             f"while others waited, {after}."
         )
 
-    async def _time_out(self, kernel: RemoteKernel, execution: Execution, timeout: float, notes: list[str]) -> None:
+    async def time_out(self, kernel: RemoteKernel, execution: Execution, timeout: float, notes: list[str]) -> None:
         """The cell's time is over: take it back or interrupt it, and kill the kernel if it does not obey."""
         if kernel.withdraw(execution.msg_id):
             notes.append(f"{execution.given_up} It was waited for {timeout:g} s.")
@@ -184,6 +194,7 @@ class CurrentCell:
         after = f"The code ran for more than {timeout:g} s and was interrupted"
         later = f"cell({execution.name!r}) tells what came of it"
         behind = False
+        self._interrupted.add(execution.msg_id)
         try:
             behind = await _interrupt(kernel, execution.msg_id)
         except AlbedoError as error:
@@ -192,7 +203,7 @@ class CurrentCell:
             notes.append(
                 f"{execution.given_up} It was waited for {timeout:g} s, and the state of earlier calls is kept."
             )
-        elif await finished(execution, 0 if behind else INTERRUPT_GRACE):
+        elif await (finished(execution, 0) if behind else _obeys(kernel, execution)):
             if kernel.poll() is None:
                 notes.append(f"{after}; the state of earlier calls is kept.")
         elif behind:
@@ -283,7 +294,7 @@ class CurrentCell:
         if straggler is None or kernel is None or kernel.away is not None or not straggler.began or not self._held.ours:
             return  # the code goes on after it
         cancelled = straggler is self._let_go
-        if not await finished(straggler, 0 if cancelled else INTERRUPT_GRACE):
+        if not (straggler.finished.is_set() if cancelled else await _obeys(kernel, straggler)):
             which = "whose caller was cancelled" if cancelled else "that had run out of time"
             await self._held.kill(f"a cell {which} did not obey the interrupt")
 
@@ -315,6 +326,24 @@ async def finished(execution: Execution, timeout: float | None) -> bool:
     except TimeoutError:
         return execution.finished.is_set()
     return True
+
+
+async def _obeys(kernel: RemoteKernel, execution: Execution) -> bool:
+    """Wait for the end of a cell that was interrupted, for as long as it may take for that, and say whether it came."""
+    began = time.monotonic()
+    if await finished(execution, INTERRUPT_GRACE):
+        return True
+    while time.monotonic() - execution.heard_at < _FLOWS:
+        if await finished(execution, _LOOK):
+            return True
+        if time.monotonic() - began > _FLOOD_GRACE:
+            break
+    try:
+        if await kernel.is_at(execution.msg_id, ANSWER_TIMEOUT):
+            return False
+    except AlbedoError:  # what cannot be asked is not waited for
+        return execution.finished.is_set()
+    return await finished(execution, ANSWER_TIMEOUT)  # it has ended, and that is under way to us
 
 
 async def _interrupt(kernel: RemoteKernel, msg_id: str) -> bool:

@@ -144,8 +144,8 @@ class AsyncSession:
             reset: run it on a fresh kernel.
             cell_id: a name for this call that the caller makes up. A call whose name is on record already is not run
                 again: what came of it is returned.
-            on_output: called with each output as it comes, in nbformat's shapes; on a thread of this package, so it
-                must return at once.
+            on_output: called with each output as it comes, in nbformat's shapes; on a thread of its own. The result
+                waits until it has had all of them, or takes more than ten seconds with one.
             limits: how much output the result carries.
             wait_for_sign_in: wait where a person has to sign in to the host first, instead of raising.
             tools: names of the session's tools that the code may call, as long as it runs; None for all of them.

@@ -133,6 +133,7 @@ class JoinedKernel(SessionKernel):
             self.console.greeting = None  # it would say the same, on stderr
             line = note_loss(self._record, "The kernel that this session has joined was restarted, or is a new one.")
             self.last_loss = (self._joined.process[0], line)
+        self.fresh = self._joined.process is not None
         self._joined.process = process
         self._put()
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import in_words
 from .checks import check_count
 from .clipping import ClippedText
+from .listener import MOST_WAITING, Listener
 from .results import KernelReport, Output, Result
-
-log = logging.getLogger("albedo_provisioner.sessions")
 
 WHOLE = "full_{}() has all of it for a week"
 """How a note says where the whole of a text is that is cut, by the name that the text has in a result."""
@@ -84,8 +81,7 @@ class Outputs:
         limits: how much of them to keep.
         folder: where the whole text of a stream goes that is longer than that, in files of `name`.
         name: the id of the cell's request.
-        told: called with a copy of each output as it comes, whole, before anything is cut. It is the caller's code:
-            what it raises is noted and changes nothing else.
+        told: called with a copy of each output as it comes, whole, before anything is cut; see `Listener`.
     """
 
     def __init__(self, limits: Limits, folder: Path, name: str, told: Callable[[Output], None] | None = None) -> None:
@@ -93,12 +89,11 @@ class Outputs:
             "stdout": ClippedText(limits.stdout, f"{folder}/{name}.stdout"),
             "stderr": ClippedText(limits.stderr, f"{folder}/{name}.stderr"),
         }
-        self.problem: str | None = None
-        """What `told` raised first, in words, if it raised anything."""
         self._limits = limits
         self._folder = folder
         self._name = name
-        self._told = told
+        self._listener = None if told is None else Listener(told, name)
+        self._tells = told is not None
         self._value: ClippedText | None = None
         self._error: ClippedText | None = None
         self._traceback: ClippedText | None = None
@@ -141,7 +136,14 @@ class Outputs:
 
     def tell_nobody(self) -> None:
         """Call `told` no more: its call has ended, though the code goes on."""
-        self._told = None
+        self._tells = False
+        if self._listener is not None:
+            self._listener.abandon()
+
+    async def all_told(self) -> None:
+        """Wait until `told` was called with all of them."""
+        if self._listener is not None and self._tells:
+            await self._listener.close()
 
     def close(self) -> None:
         """Take note that no more will come."""
@@ -198,9 +200,8 @@ class Outputs:
                 found.append(f"{name} is cut in its middle, and the whole of it could not be kept: {text.problem}.")
         if self._left_out[0]:
             found.append(f"Left out of `outputs`, as more than the limit for displays: {_amount(*self._left_out)}.")
-        if self.problem is not None:
-            words = self.problem[:500]
-            found.append(f"on_output failed with {words}; the code and its result are not affected.")
+        if self._listener is not None and self._listener.problem is not None:
+            found.append(self._listener.problem)
         return found
 
     @property
@@ -322,14 +323,9 @@ class Outputs:
         self._size, self._gap = 0, {}
 
     def _tell(self, output: Output) -> None:
-        if self._told is None:
-            return
-        try:
-            self._told(copy.deepcopy(output))
-        except BaseException as error:
-            if self.problem is None:
-                self.problem = in_words(error)
-                log.exception("on_output of cell %s failed; it is told further outputs all the same", self._name)
+        if self._listener is not None and self._tells:
+            size = len(output["text"]) if "text" in output else _size_of(output, MOST_WAITING)
+            self._listener.tell(copy.deepcopy(output), size)
 
 
 def _shaped(msg_type: str, content: dict[str, Any]) -> Output:

@@ -30,6 +30,7 @@ from .losses import note_loss, note_reset
 from .on_record import OnRecord
 from .past import PastCells
 from .patience import KERNEL, ROOM, TURN, Patience
+from .repeated import Repeated
 from .results import KernelReport, Result
 from .session_kernel import SessionKernel, job_news
 from .taking_up import TakingUp
@@ -168,7 +169,7 @@ class SessionCore:
         cell_id = cell.cell_id
         if call.cell_id and (cell_id in self._calls or records.cell(session_id, cell_id) is not None):
             try:
-                return self._told_again(call, await self.cell(cell_id, to_a_call=True))
+                return self._told_again(call, await self._again(call, cell))
             except AlbedoError as error:  # of all others it means that the code was not run
                 error.args = (f"The code was sent before, and what came of it cannot be told now: {error}",)
                 raise
@@ -189,6 +190,13 @@ class SessionCore:
             elif self._runs.alone is None or self._runs.alone.cell_id != cell_id or not self._runs.alone.interrupt():
                 work.cancel()  # it has not begun, and will not
             raise
+
+    async def _again(self, call: Call, cell: CellName) -> Result:
+        """Return what came of a call that is repeated, once it has come to its end."""
+        asked = asyncio.create_task(self.cell(cell.cell_id, to_a_call=True))
+        if cell.cell_id in self._calls:
+            return await asked
+        return await Repeated(call, cell, asked, self._cell, self._held, self._on_record).result(self._report())
 
     def _told_again(self, call: Call, result: Result) -> Result:
         """Return what came of a call, to one that repeats its `cell_id`."""
@@ -291,7 +299,7 @@ class SessionCore:
             self._readying, patience.waits_for = patience, KERNEL
         await self._cell.make_room()
         if held.alive:
-            report.reused = self.record.lost is None
+            report.reused, held.fresh = self.record.lost is None and not held.fresh, False
             self._telling.of_loss(report, notes)
             return
         if held.kernel is not None:

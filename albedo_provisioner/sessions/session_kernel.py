@@ -53,6 +53,7 @@ class SessionKernel:
         sign_in: what a person has to do before there can be one, while that is waited for.
         last_words: what `lose` has added to its reason, of jobs that ended with the kernel; until there is another one.
         last_end: why the last one that was lost has ended.
+        fresh: whether it is another process than the last result was of, as its owner has restarted it.
         last_loss: its id, and the line that was noted of its loss; none was where it had no state.
     """
 
@@ -74,6 +75,7 @@ class SessionKernel:
         self.sign_in: SignInError | None = None
         self.last_words = ""
         self.last_end = ""
+        self.fresh = False
         self.last_loss: tuple[str | None, str | None] = (None, None)
         self._record = record
         self._put = put
@@ -292,7 +294,8 @@ class SessionKernel:
         except AlbedoError as error:  # what was tried for it failed, and is not tried again by itself
             log.info("%s: %s", self._record.session_id, error)
             await end_by_record(kernel.kernel_id, self._ended_by)
-        self._to_prove.remove(kernel)
+        if kernel in self._to_prove:  # else another who waited for the same was faster
+            self._to_prove.remove(kernel)
 
     async def prove_ends(self, had: Collection[str]) -> None:
         """See that nothing is left of the kernels that the session had before, whoever was asked to end them.

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from faces import Embedded
 from kernels import eventually, until_status
@@ -98,3 +99,23 @@ class TestCodeThatWasLeftRunning:
         os.kill((await session.status())["process"]["pid"], signal.SIGKILL)
         result = await later
         assert (result.value, result.kernel.state_lost) == ("False", True)
+
+    async def test_is_ended_by_the_time_of_the_call_that_repeats_it(self, session: AsyncSession) -> None:
+        """S5: it is not run again, and not waited for for ever."""
+        result = await session.execute(CODE, timeout=1, cell_id="k")
+        assert (result.status, result.kernel.state_lost) == ("timeout", False)
+        assert "ran for more than 1 s and was interrupted; the state of earlier calls is kept" in str(
+            result.kernel.note
+        )
+        assert (await session.cell("k")).status == "timeout"
+        assert (await session.execute("x")).value == "42"
+
+    async def test_is_interrupted_when_the_call_that_repeats_it_is_cancelled(self, session: AsyncSession) -> None:
+        """S5."""
+        again = asyncio.create_task(session.execute(CODE, cell_id="k"))
+        await asyncio.sleep(0)
+        again.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await again
+        assert (await session.cell("k")).status == "interrupted"
+        assert (await session.execute("x")).value == "42"

@@ -185,6 +185,8 @@ class TestSessionsThatJoin:
             await person.manager.restart_kernel(now=True)
             result = await waiting
             assert (result.value, result.kernel.state_lost) == ("42", False)  # that was told
+            assert result.kernel.reused is False
+            assert (await session.execute("1")).kernel.reused
 
             monkeypatch.setattr(joined_kernel, "RESTART_PATIENCE", 0.5)
             await person.close()

@@ -10,8 +10,10 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from procs import wait_until
 
 from albedo_provisioner import AsyncSession, AsyncSessions, Limits, Result, Sessions
 from albedo_provisioner.errors import AlbedoError, ConfigError, LocationError
-from albedo_provisioner.sessions import current_cell
+from albedo_provisioner.sessions import current_cell, listener
 
 
 class Unspeakable(Exception):
@@ -92,6 +94,35 @@ class TestOutputs:
         recalled = session.execute("%recall 2")
         assert (recalled.next_input, recalled.next_input_clipped) == ("'ran' in globals()", False)
         assert session.execute("1").next_input is None
+
+    def test_a_listener_that_is_slow_holds_up_its_own_call_alone(
+        self, embedded_host: Embedded, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It may ask the session how it is, and its call's result has to wait for it, but not for ever."""
+        slow, other = [sessions.open(embedded_host.location(), owner) for owner in ("slow", "other")]
+        other.execute("1")
+        begun, go, states = threading.Event(), threading.Event(), list[str]()
+
+        def wait(output: dict[str, Any]) -> None:
+            states.append(slow.status()["execution_state"])
+            begun.set()
+            go.wait()
+
+        with ThreadPoolExecutor() as pool:
+            call = pool.submit(slow.execute, "print(1, flush=True)\n2", on_output=wait)
+            assert begun.wait(60)
+            assert other.execute("6 * 7").value == "42"
+            assert not call.done()
+            go.set()
+            assert call.result(60).value == "2"
+            assert len(states) == 2
+            go.clear()
+            monkeypatch.setattr(listener, "PATIENCE", 0.5)
+            result = pool.submit(slow.execute, "3", on_output=wait).result(60)
+            assert (result.status, result.value) == ("ok", "3")
+            assert "on_output had taken more than 0.5 s" in str(result.kernel.note)
+            go.set()
+        assert slow.execute("4").kernel.note is None
 
     def test_a_listener_on_the_link_that_fails_costs_that_message_alone(
         self, embedded_host: Embedded, sessions: Sessions, caplog: pytest.LogCaptureFixture

@@ -332,6 +332,19 @@ class TestTimeouts:
         assert (result.kernel.ended, result.kernel.state_lost) == (False, False)
         assert session.execute("x").value == "41"
 
+    def test_code_that_obeys_behind_a_flood_of_its_output_keeps_its_state(
+        self, embedded_host: Embedded, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """S5: that it has obeyed is heard behind all that it had said before."""
+        monkeypatch.setattr(current_cell, "INTERRUPT_GRACE", 0.05)
+        session = sessions.open(embedded_host.location())
+        session.execute("x = 41")
+        code = "try:\n    while True:\n        print('q' * 100_000)\nexcept KeyboardInterrupt:\n    x += 1"
+        result = session.execute(code, timeout=1)
+        assert (result.status, result.kernel.state_lost) == ("timeout", False)
+        assert "kept" in str(result.kernel.note)
+        assert session.execute("x").value == "42"
+
     def test_code_that_does_not_obey_costs_the_kernel(
         self, any_host: Host, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
     ) -> None:
