@@ -193,9 +193,9 @@ class SessionCore:
 
     async def _again(self, call: Call, cell: CellName) -> Result:
         """Return what came of a call that is repeated, once it has come to its end."""
-        asked = asyncio.create_task(self.cell(cell.cell_id, to_a_call=True))
         if cell.cell_id in self._calls:
-            return await asked
+            return await self.cell(cell.cell_id, to_a_call=True)
+        asked = asyncio.create_task(self.cell(cell.cell_id, to_a_call=True))
         return await Repeated(call, cell, asked, self._cell, self._held, self._on_record).result(self._report())
 
     def _told_again(self, call: Call, result: Result) -> Result:

@@ -144,7 +144,9 @@ class TestSessionsThatJoin:
             assert (await session.execute("'ran' in globals()")).value == "False"
             assert [(await session.cell(name)).status for name in ("late", "again")] == ["timeout", "interrupted"]
             record = replace(next(each for each in await session.cells() if each.cell_id == "late"), result=None)
-            found = await io_thread.run(result_of(record, session._core.record, Path()))  # as the next process would
+            found = await io_thread.run(
+                result_of(record, session._core.record, Path(), lambda _: False)
+            )  # as the next process would
             assert (found.status, "was not run" in str(found.kernel.note)) == ("interrupted", True)
             cell = person.begin("print('begun', flush=True)\nimport time\ntime.sleep(1)")
             await cell.until(lambda: cell.stdout)
