@@ -157,5 +157,5 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
             kernel.host_name, f"{kernel.host_name} did not answer within {timeout:g} s.", f"no answer in {timeout:g} s"
         ) from None
     if not report["survivors"]:
-        note_if_possible(records.remove, kernel.kernel_id)
+        note_if_possible(records.remove_ended, kernel.kernel_id)
     return dict(report)

@@ -102,7 +102,7 @@ async def end_by_record(kernel_id: str, how: str) -> None:
         raise LinkAwayError(f"The kernel {kernel_id} is still to be ended: {error}") from error
     if report["survivors"]:
         raise LinkAwayError(f"Processes of the kernel {kernel_id} are left: {report['survivors']}")
-    note_if_possible(records.remove, kernel_id)
+    note_if_possible(records.remove_ended, kernel_id)
 
 
 def unproven_ends(kernel_ids: Collection[str]) -> list[str]:
@@ -123,7 +123,7 @@ async def prove_endings(host: str | None) -> None:
             if report["survivors"]:
                 log.warning("%s: processes of kernel %s are left: %s", host, record.kernel_id, report["survivors"])
             else:
-                note_if_possible(records.remove, record.kernel_id)
+                note_if_possible(records.remove_ended, record.kernel_id)
                 log.info("%s: kernel %s, which was to be ended, is gone.", host, record.kernel_id)
 
 

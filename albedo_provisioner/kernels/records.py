@@ -100,6 +100,15 @@ class KernelRecords:
     def __init__(self, home: str | os.PathLike[str] | None = None) -> None:
         self._path = albedo_home(home) / "kernels.sqlite"
 
+    def begin(self, record: KernelRecord) -> None:
+        """Put on record a kernel that is being started, maybe under the id of one that has ended.
+
+        What was noted of the end of that one is forgotten.
+        """
+        self.put(record)
+        self._noted_beside(record.kernel_id).unlink(missing_ok=True)
+        self.forget_ending(record.kernel_id)
+
     def put(self, record: KernelRecord) -> None:
         """Add a record, or replace the one of the same kernel; note which file its notebook is."""
         mark = mark_of(file_of(record.notebook))
@@ -116,9 +125,20 @@ class KernelRecords:
                     record.started,
                 ),
             )
-            if mark is not None:
-                noted = json.dumps([mark.inode, mark.born])
-                database.execute("INSERT OR REPLACE INTO notebooks VALUES (?, ?)", (record.kernel_id, noted))
+            _note_mark(database, record.kernel_id, mark)
+
+    def rename(self, kernel_id: str, notebook: str) -> None:
+        """Note that the notebook of a kernel on record has this path now, and which file it is."""
+        mark = mark_of(file_of(notebook))
+        with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            row = database.execute("SELECT request FROM kernels WHERE kernel_id = ?", (kernel_id,)).fetchone()
+            if row is not None:
+                request = json.dumps({**json.loads(row[0]), "notebook": notebook})
+                database.execute(
+                    "UPDATE kernels SET notebook = ?, request = ? WHERE kernel_id = ?", (notebook, request, kernel_id)
+                )
+                _note_mark(database, kernel_id, mark)
 
     def claim(self, location: Location, notebook: str, kernel: str | None) -> KernelRecord | None:
         """Make this process the owner of a notebook's newest live kernel whose owner has ended, and return it.
@@ -182,10 +202,19 @@ class KernelRecords:
     def remove(self, kernel_id: str) -> None:
         """Forget a kernel: it is known to be gone."""
         with self._open() as database:
-            database.execute("DELETE FROM kernels WHERE kernel_id = ?", (kernel_id,))
-            database.execute("DELETE FROM nodes WHERE kernel_id = ?", (kernel_id,))
-            database.execute("DELETE FROM notebooks WHERE kernel_id = ?", (kernel_id,))
+            _remove(database, kernel_id)
         self._noted_beside(kernel_id).unlink(missing_ok=True)
+
+    def remove_ended(self, kernel_id: str) -> None:
+        """Forget a kernel that was to be ended and is gone; one that has been started since, under its id, stays."""
+        beside = self._noted_beside(kernel_id)
+        with self._open() as database:
+            database.execute("BEGIN IMMEDIATE")
+            row = database.execute("SELECT state FROM kernels WHERE kernel_id = ?", (kernel_id,)).fetchone()
+            if row is not None and row[0] != ENDING and not beside.exists():
+                return
+            _remove(database, kernel_id)
+        beside.unlink(missing_ok=True)
 
     def note_ending(self, kernel_id: str, how: str) -> None:
         """Note who is about to end a kernel that others may use; `how` follows "The kernel" in what they are told."""
@@ -193,6 +222,15 @@ class KernelRecords:
         with self._open() as database:
             database.execute("DELETE FROM endings WHERE noted < ?", (now - _ENDINGS_KEPT,))
             database.execute("INSERT OR REPLACE INTO endings VALUES (?, ?, ?)", (kernel_id, how, now))
+
+    def forget_ending(self, kernel_id: str) -> None:
+        """Forget who ended a kernel, as another one runs under its id now; who is still to end this one stays known."""
+        with self._open() as database:
+            database.execute(
+                "DELETE FROM endings WHERE kernel_id = ?1"
+                " AND NOT EXISTS (SELECT 1 FROM kernels WHERE kernel_id = ?1 AND state = ?2)",
+                (kernel_id, ENDING),
+            )
 
     def ending(self, kernel_id: str) -> str | None:
         """Return what was noted of who ended a kernel; None when nothing was. Also where nothing can be written."""
@@ -242,6 +280,20 @@ class KernelRecords:
 
     def _open(self) -> AbstractContextManager[sqlite3.Connection]:
         return opened(self._path, _SCHEMA, _CONTENT)
+
+
+def _remove(database: sqlite3.Connection, kernel_id: str) -> None:
+    for table in ("kernels", "nodes", "notebooks"):
+        database.execute(f"DELETE FROM {table} WHERE kernel_id = ?", (kernel_id,))
+
+
+def _note_mark(database: sqlite3.Connection, kernel_id: str, mark: FileMark | None) -> None:
+    """Note which file the notebook of a kernel on record is; what was noted before stays where there is none."""
+    if mark is not None:
+        noted = json.dumps([mark.inode, mark.born])
+        database.execute(
+            "INSERT OR REPLACE INTO notebooks SELECT kernel_id, ? FROM kernels WHERE kernel_id = ?", (noted, kernel_id)
+        )
 
 
 def _mark(database: sqlite3.Connection, kernel_id: str) -> FileMark | None:

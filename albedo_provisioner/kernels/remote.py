@@ -103,7 +103,7 @@ class RemoteKernel(EndedKernel):
         kernel.on_step = on_step
         kernel.on_progress = on_progress
         kernel.on_let_in = on_let_in
-        kernel._put_record()  # first, so that a kernel whose client is killed at any moment can be found again
+        kernel._put_record(anew=True)  # first, so that a kernel whose client is killed at any moment can be found again
         try:
             await kernel._make()
             await kernel._until_running()
@@ -272,20 +272,23 @@ class RemoteKernel(EndedKernel):
         if not self.guest:
             KernelRecords().release(self.kernel_id)
 
-    def _put_record(self) -> None:
+    def _put_record(self, anew: bool = False) -> None:
+        """Put the kernel on record: as one that is being started `anew`, or as one that runs."""
         request, records = self.request, KernelRecords()
         record = KernelRecord(self.kernel_id, request.location, request.notebook, request.to_dict())
+        if anew:
+            return records.begin(record)
         known = records.get(self.kernel_id)
         if known is not None:
             # One more client of it does not own it: a notebook's kernel is its server's as long as that lives.
             owner = record.owner if known.orphaned else known.owner
             record = dataclasses.replace(record, started=known.started, owner=owner)
-        records.put(record)
+        return records.put(record)
 
     def rename_notebook(self, path: str) -> None:
         """Note, here and on the host, that the kernel's notebook has another path now; on the I/O thread."""
         self.request = dataclasses.replace(self.request, notebook=path)
-        self._put_record()
+        KernelRecords().rename(self.kernel_id, path)
         in_background(self._link.call("notebook", path=path))
 
     def _host_was_reached(self) -> None:
@@ -339,6 +342,7 @@ class RemoteKernel(EndedKernel):
             else:
                 # What the old one's cells are told of its end comes behind all that it said.
                 await self.wait_for_silence(LAST_NOTE)
+            note_if_possible(KernelRecords().forget_ending, self.kernel_id)
             self._expected = self._silent = False
             await self._until_running()
         finally:
@@ -354,7 +358,7 @@ class RemoteKernel(EndedKernel):
         waiting, self._for_the_next = self._for_the_next, []
         for channel, parts in waiting:
             self._link.send(channel, parts)
-        self._put_record()
+        self._put_record(anew=True)
         self._set_state("starting")
         try:
             await self._make()

@@ -1,0 +1,71 @@
+"""A kernel that a Jupyter Server has open is ended from elsewhere, and the server has a new one made in its place."""
+
+from __future__ import annotations
+
+import signal
+
+from crash import albedo
+from faces import Embedded, keeper_of
+from kernels import PATIENCE, add_kernelspec
+from notebook_server import Channels, NotebookServer
+from procs import Process, send, wait_until
+
+from albedo_provisioner.kernels.records import LIVE, KernelRecords
+
+
+def kernel_process(host: Embedded) -> Process | None:
+    """Return the process of the only kernel on a host; None while there is none, or another one beside it."""
+    found = [each for each in host.processes() if any(word.endswith("/launcher.py") for word in each.argv)]
+    return found[0] if len(found) == 1 else None
+
+
+def until_new(channels: Channels, before: Process, host: Embedded) -> Process:
+    """Wait until the server has made another kernel than the one before, which answers; return its process."""
+
+    def another() -> Process | None:
+        found = kernel_process(host)
+        return found if found is not None and found.pid != before.pid else None
+
+    new = wait_until(another, PATIENCE, "another kernel is there")
+    assert new is not None
+
+    def pid() -> str:
+        cell = channels.begin("import os\nprint(os.getpid())")
+        channels.finish(cell)
+        return channels.text(cell)
+
+    wait_until(lambda: pid() == f"{new.pid}\n", PATIENCE, "it answers")
+    return new
+
+
+def test_the_next_kernel_lives_and_what_kills_it_is_not_said_to_be_who_ended_the_one_before(
+    server: NotebookServer, embedded_host: Embedded
+) -> None:
+    """K5: the server's restarter comes while the old kernel's family is still being ended, or its keeper goes."""
+    kernel_id = server.start(add_kernelspec(embedded_host.location())).content["kernel"]["id"]
+    channels = server.open(kernel_id)
+    lingering = (
+        "import subprocess\nsubprocess.Popen(['sh', '-c', 'trap \"sleep 1; exit\" TERM; while :; do sleep .1; done'])"
+    )
+    for code in ("x = 41", lingering):
+        channels.run(code)
+        before = kernel_process(embedded_host)
+        assert before is not None
+        assert "Ended" in albedo("stop", kernel_id)
+        new = until_new(channels, before, embedded_host)
+        (record,) = KernelRecords().all()
+        assert (record.kernel_id, record.state, record.orphaned) == (kernel_id, LIVE, False)
+    assert server.ask("POST", f"api/kernels/{kernel_id}/restart").status == 200
+    until_new(channels, new, embedded_host)
+
+    cell = channels.begin("print('begun', flush=True)\nimport time\ntime.sleep(600)")
+    channels.until(lambda: channels.text(cell))
+    killed = kernel_process(embedded_host)
+    assert killed is not None
+    for process in (keeper_of(embedded_host), killed):
+        send(process, signal.SIGKILL)
+    reply = channels.finish(cell)
+    assert f"{embedded_host.alias} has this kernel no more" in reply["evalue"]
+    until_new(channels, killed, embedded_host)
+    channels.close()
+    assert server.ask("DELETE", f"api/kernels/{kernel_id}").status == 204
