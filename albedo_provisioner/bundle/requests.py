@@ -172,9 +172,16 @@ class Requests:
         answer({"never_begun": never})
 
     def _launch(self, request: dict[str, Any], answer: Answer) -> None:
-        """Start the kernel anew, in the same place, once nothing of the old one is left."""
+        """Start the kernel anew, in the same place, once nothing of the old one is left.
+
+        Where the keeper itself ends, because somebody asked for that as well, there is no answer: who asks has another
+        keeper made when this one has gone. A kernel that was started now would be left without one, and be ended as
+        that.
+        """
 
         def launch(report: Report) -> None:
+            if self._ending.finishing:
+                return None
             if report.survivors:
                 return answer({"error": "the old kernel could not be ended", "report": report.to_dict()})
             self._keep_place()
@@ -189,7 +196,8 @@ class Requests:
                 return answer({"error": f"it could not be started: {type(error).__name__}: {error}"})
             return answer({"kernel": self._facts()})
 
-        self._ending.stop(float(request.get("term_grace", 0)), launch)
+        if not self._ending.finishing:
+            self._ending.stop(float(request.get("term_grace", 0)), launch)
 
     def _cell(self, request: dict[str, Any], answer: Answer) -> None:
         """Give a cell's messages out of the journal: after the answer come their parts, all in one row.
