@@ -243,10 +243,10 @@ def family(
     """
     entries = {*marks, *([] if mark is None else [f"{MARK}={mark}"])}
     marked = _marked(table, entries) if entries else []
-    if entries and HAS_PROC:
+    if (entries or own_children) and HAS_PROC:
         newcomers = _newcomers(table, entries)
-        table = {**table, **{process.pid: process for process in newcomers}}
-        marked += newcomers
+        table = {**table, **{process.pid: process for process, _ in newcomers}}
+        marked += [process for process, has_mark in newcomers if has_mark]
     children: dict[int, list[Process]] = {}
     sessions: dict[int, list[Process]] = {}
     groups: dict[int, list[Process]] = {}
@@ -326,8 +326,8 @@ def _marked(table: Table, entries: Collection[str]) -> list[Process]:
     return [table[pid] for pid in pids if pid in table and table[pid].uid == os.getuid()]
 
 
-def _newcomers(table: Table, entries: Collection[str]) -> list[Process]:
-    """Marked processes that have come since the table was read.
+def _newcomers(table: Table, entries: Collection[str]) -> list[tuple[Process, bool]]:
+    """This account's processes that have come since the table was read, and whether each is marked.
 
     One that forks and ends all the time has gone by the time that its environment is read, and its child is not in the
     table. So those that are not in there are looked at as soon as they are seen, until there are no more.
@@ -341,11 +341,10 @@ def _newcomers(table: Table, entries: Collection[str]) -> list[Process]:
             break
         known.update(fresh)
         for entry in fresh:
-            if wanted.isdisjoint(_environment(int(entry)).split(b"\0")):
-                continue
+            has_mark = bool(wanted) and not wanted.isdisjoint(_environment(int(entry)).split(b"\0"))
             process = _read_proc(int(entry))
             if process is not None and _is_ours(process):
-                found.append(process)
+                found.append((process, has_mark))
     return found
 
 

@@ -612,3 +612,21 @@ def test_a_process_that_becomes_another_all_the_time_is_never_taken_for_ended() 
         assert processes.family(processes.snapshot(), [], mark=mark).ours
     report = ladder.Ladder([], mark=mark, reap=None, term_grace=0.2, kill_grace=20).run()
     assert bool(report.survivors) == bool(processes.family(processes.snapshot(), [], mark=mark).ours)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no subreaper")
+def test_one_without_the_mark_is_found_as_the_subreapers_child_and_ended() -> None:
+    """K6: it ignores TERM as well."""
+    hopping = "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n" + HOPPING
+    keeper = (
+        "import subprocess, sys\n"
+        "from albedo_provisioner.bundle import ladder, processes\n"
+        "assert processes.become_subreaper()\n"
+        "subprocess.run([sys.executable, '-S', '-c', sys.argv[1]], env={}, check=True)\n"
+        "looks = [processes.family(processes.snapshot(), [], own_children=True).ours for _ in range(200)]\n"
+        "report = ladder.Ladder([], own_children=True, reap=processes.reap, term_grace=0.2, kill_grace=20).run()\n"
+        "left = processes.family(processes.snapshot(), [], own_children=True).ours\n"
+        "print(all(looks), len(report.ended) > 0, len(report.survivors), len(left))"
+    )
+    output = subprocess.run([sys.executable, "-c", keeper, hopping], capture_output=True, text=True, check=True).stdout
+    assert output.split() == ["True", "True", "0", "0"]
