@@ -175,6 +175,8 @@ def _write(path: str, notebook: NotebookNode, file: _File, expected: int | None)
     """
     import nbformat
 
+    from ..kernels.rewritten_notebook import rewriting
+
     write: Any = nbformat.writes  # untyped
     text = write(notebook, version=nbformat.NO_CONVERT)
     target = os.path.realpath(path)  # a link stays a link
@@ -188,8 +190,9 @@ def _write(path: str, notebook: NotebookNode, file: _File, expected: int | None)
             os.fsync(descriptor)
         if expected is not None and os.stat(target).st_mtime_ns != expected:
             raise AlbedoError(f"{path} was saved by somebody else meanwhile; nothing was changed, try again.")
-        os.replace(temporary, target)
-        temporary = ""
+        with rewriting(path):
+            os.replace(temporary, target)
+            temporary = ""
     except OSError as error:
         raise AlbedoError(f"{path} cannot be written: {error.strerror}.") from error
     finally:

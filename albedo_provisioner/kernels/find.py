@@ -89,9 +89,7 @@ def by_notebook(path: str, deadline: float) -> list[FoundKernel]:
 async def by_notebook_on_io_thread(path: str, deadline: float) -> list[FoundKernel]:
     """Do what `by_notebook` does, on the I/O thread."""
     records = KernelRecords()
-    found = [
-        of_record(record) for record in records.all() if is_of(record.notebook, records.mark(record.kernel_id), path)
-    ]
+    found = list(map(of_record, records.of_notebook(path)))
     if not found:
         answers = await survey_on_io_thread(None, deadline)
         found = [

@@ -267,6 +267,10 @@ class KernelRecords:
         with self._open_to_read() as database:
             return [self._as_it_is(row) for row in database.execute("SELECT * FROM kernels ORDER BY started")]
 
+    def of_notebook(self, path: str) -> list[KernelRecord]:
+        """Return the records of the kernels of a notebook, oldest first: by its name, or by its file (`is_of`)."""
+        return [record for record in self.all() if is_of(record.notebook, self.mark(record.kernel_id), path)]
+
     def _as_it_is(self, row: tuple[Any, ...]) -> KernelRecord:
         """Return a row as the record that it is, with a state that could only be noted beside the file."""
         record = _record(row)

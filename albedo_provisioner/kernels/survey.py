@@ -211,7 +211,7 @@ async def _found(
         kernel_id=entry["kernel_id"],
         host=host,
         folder=entry.get("folder") or (record.location.path if record else ""),
-        notebook=entry.get("notebook") or (record.notebook if record else ""),
+        notebook=(record.notebook if record else "") or entry.get("notebook") or "",
         state="running",
         since=entry.get("started"),
         memory=entry.get("memory"),

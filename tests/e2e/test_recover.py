@@ -206,6 +206,41 @@ def test_the_journal_is_bounded_by_settings(embedded_host: Embedded, notebook: P
     albedo("stop", kernel["kernel_id"])
 
 
+def test_a_notebook_that_was_renamed_keeps_its_kernel_when_its_file_is_written_anew(
+    embedded_host: Embedded, workspace: Workspace
+) -> None:
+    """L3: by its file alone it is known whose kernel it is, and `recover` puts another one in its place."""
+    kernelspec = add_kernelspec(embedded_host.location())
+    old = write_notebook(
+        workspace.root / "q5.ipynb",
+        code("x = 41\nprint('BEGUN')", id="first"),
+        code("print('BEGUN', x)", id="last"),
+    )
+    crash(kernelspec, old, [("first", "x = 41\nprint('BEGUN')")])
+    until_state("idle")
+    new = old.rename(old.with_name("z5.ipynb"))
+    assert "q5.ipynb (now z5.ipynb)" in albedo("kernels")
+    assert "1 cell changed" in albedo("recover", new)
+    before = new.stat().st_ino
+    assert listed()[0]["notebook"] == str(new)
+    assert " (" not in albedo("kernels").splitlines()[1]
+    assert "1 complete already" in albedo("recover", new)
+
+    elsewhere = new.rename(new.with_name("elsewhere.ipynb"))  # the new file is on record, too
+    assert "z5.ipynb (now elsewhere.ipynb)" in albedo("kernels")
+    assert elsewhere.stat().st_ino == before
+    crash(kernelspec, elsewhere, [("last", "print('BEGUN', x)")])
+    until_state("idle")
+    albedo("recover", elsewhere)
+    assert text(read(elsewhere).cells[1]).endswith("BEGUN 41\n")
+
+    (record,) = KernelRecords().all()
+    KernelRecords().remove(record.kernel_id)  # as to another machine of the user's
+    (kernel,) = listed()
+    assert (kernel["kernel_id"], kernel["notebook"]) == (record.kernel_id, str(elsewhere))
+    albedo("stop", record.kernel_id)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
