@@ -30,6 +30,7 @@ from jupyter_core.paths import jupyter_data_dir
 from traitlets.config import Config
 
 from albedo_provisioner import AsyncSession
+from albedo_provisioner import Session as BlockingSession
 
 PATIENCE = 60.0
 """Seconds until a test gives up on something that ought to have happened. Generous: the machine may be busy."""
@@ -436,3 +437,8 @@ async def until_status(session: AsyncSession, name: str, wanted: object) -> None
 async def under_way(session: AsyncSession) -> None:
     """Wait until a session's code has been given to its kernel."""
     await until_status(session, "execution_state", "busy")
+
+
+def kernel_pid(session: BlockingSession) -> int:
+    """Return the pid of a session's kernel, which is this machine's as well in all these tests."""
+    return int(session.status()["process"]["pid"])
