@@ -132,9 +132,12 @@ def _hand_over(connection: socket.socket, request: dict[str, Any]) -> bool | Non
 def _tell_gone(path: str, kernel_id: str) -> NoReturn:
     """Tell the client that there is no keeper, nor a kernel that another one could take charge of."""
     words = last_words(path)
-    severed = bool((rundir.read_record(path) or {}).get(rundir.SEVERED)) or not os.path.lexists(path)
+    removed = not os.path.lexists(path)
+    severed = removed or bool((rundir.read_record(path) or {}).get(rundir.SEVERED))
     # Nobody can reach a kernel whose sockets were removed, and nobody else would end it.
     left = severed and bool(processes.family(processes.snapshot(), [], mark=kernel_id).ours)
+    if left and removed and os.path.lexists(path):
+        left = False  # another one is being started under its id just now, and may be what was found
     if left:
         sweep_up(kernel_id)
     fail("gone", boot_id=boot_id(), node=os.uname().nodename, detail=words, severed=left)

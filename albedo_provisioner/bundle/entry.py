@@ -323,7 +323,10 @@ def describe(request: dict[str, Any]) -> None:
 
 
 def end(request: dict[str, Any]) -> None:
-    """End a kernel and its keeper, and answer with what is left: by the keeper's hand if it has one that works."""
+    """End a kernel and its keeper, and answer with what is left: by the keeper's hand if it has one that works.
+
+    With `started`, as its record has it, that kernel alone: another one that runs under its id by now is let be.
+    """
     from . import processes
     from .place import have_made_anew, keeper_of
 
@@ -336,6 +339,8 @@ def end(request: dict[str, Any]) -> None:
     except TimeoutError:
         lives, keeper = True, keeper_of(kernel_id)
     keeper = keeper or (rundir.read_record(path) or {}).get("keeper")
+    if lives and request.get("started") and _runs_another(path, float(request["started"])):
+        return report(ended={"ended": [], "survivors": [], "foreign": []})
     if lives and keeper:
         identity = int(keeper[0]), int(keeper[1])
         processes.signal_process(identity, signal.SIGTERM)
@@ -347,7 +352,13 @@ def end(request: dict[str, Any]) -> None:
                 processes.signal_process(identity, signal.SIGKILL)
                 break
             time.sleep(0.02)
-    report(ended=sweep_up(kernel_id))
+    return report(ended=sweep_up(kernel_id))
+
+
+def _runs_another(path: str, started: float) -> bool:
+    """Whether the keeper that lives in a run directory has another kernel than the one started then, or is about to."""
+    record = rundir.read_record(path)
+    return record is None or float(record.get("started") or 0.0) != started
 
 
 def sweep_up(kernel_id: str) -> dict[str, Any]:
@@ -355,9 +366,27 @@ def sweep_up(kernel_id: str) -> dict[str, Any]:
     from .ladder import Ladder
 
     path = rundir.path_of(kernel_id)
-    record = rundir.read_record(path) or {}
-    kernel = recorded_process(record)
-    found = Ladder([kernel] if kernel else [], mark=kernel_id, term_grace=1.0).run()
-    if os.path.lexists(path):
-        rundir.remove(path)
+    try:
+        place: int | None = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        place = None
+    try:
+        record = rundir.read_record(path) or {}
+        kernel = recorded_process(record)
+        found = Ladder([kernel] if kernel else [], mark=kernel_id, term_grace=1.0).run()
+        # Not the directory of a kernel that was started under its id meanwhile. (While ours is open, none gets its
+        # number.)
+        if place is not None and _is_at(place, path):
+            rundir.remove(path)
+    finally:
+        if place is not None:
+            os.close(place)
     return found.to_dict()
+
+
+def _is_at(descriptor: int, path: str) -> bool:
+    """Whether a path leads to what is open."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False

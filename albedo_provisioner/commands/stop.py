@@ -125,8 +125,7 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
     from dataclasses import replace
 
     from ..errors import ConfigError, KernelGoneError, UnreachableError
-    from ..hosts.asking import ask
-    from ..kernels.endings import note_if_possible
+    from ..kernels.endings import end_at, note_if_possible
     from ..kernels.journal import visiting
     from ..kernels.records import ENDING, KernelRecords, this_process
 
@@ -141,17 +140,14 @@ async def end_kernel(kernel: FoundKernel, timeout: float) -> dict[str, Any]:
             note_if_possible(records.set_state, kernel.kernel_id, ENDING)
     try:
         async with asyncio.timeout(timeout):
+            started = 0.0
             try:
                 # By the keeper's own hand, for it alone answers with what it found in the end.
-                async with visiting(kernel.host, kernel.kernel_id, kernel.python, _NAME) as (link, _):
+                async with visiting(kernel.host, kernel.kernel_id, kernel.python, _NAME) as (link, visitor):
+                    started = float(visitor.facts.get("started") or 0.0)
                     report = (await link.call("finish", term_grace=2.0))["report"]
             except (KernelGoneError, UnreachableError):  # there is none, or it does not answer although its host may
-                request = {
-                    "do": "end",
-                    "kernel_id": kernel.kernel_id,
-                    "node": KernelRecords().node(kernel.kernel_id),
-                }
-                report = (await ask(kernel.host, request, kernel.python))["ended"]
+                report = await end_at(kernel.host, kernel.python, kernel.kernel_id, started)
     except TimeoutError:
         raise UnreachableError(
             kernel.host_name, f"{kernel.host_name} did not answer within {timeout:g} s.", f"no answer in {timeout:g} s"

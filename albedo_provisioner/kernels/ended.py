@@ -117,7 +117,7 @@ class EndedKernel(SignalledKernel):
                 report = (await self._ask_any_keeper("finish", term_grace=term_grace))["report"]
             except KernelGoneError:
                 # No keeper: what it left, if anything, is ended without one.
-                report = await end_on_host(self.request, self.kernel_id)
+                report = await end_on_host(self.request, self.kernel_id, self.started)
         note_if_possible(KernelRecords().remove, self.kernel_id)
         return dict(report)
 

@@ -69,15 +69,25 @@ def is_ending(kernel_id: str) -> bool:
     return kernel_id in _under_way
 
 
-async def end_on_host(request: KernelRequest, kernel_id: str) -> dict[str, Any]:
+async def end_on_host(request: KernelRequest, kernel_id: str, started: float = 0.0) -> dict[str, Any]:
     """End a kernel and its keeper without being linked to it, and return the ladder's report.
+
+    Args:
+        request: what it was started with.
+        kernel_id: its id.
+        started: when it was, as its keeper told, where only that one is to end, and none that was started under its id
+            later; 0 for whichever there is.
 
     Raises:
         AlbedoError: the host cannot be asked, or it did not end.
     """
-    node = KernelRecords().node(kernel_id)
-    answer = await ask(request.location.host, {"do": "end", "kernel_id": kernel_id, "node": node}, request.python)
-    return dict(answer["ended"])
+    return await end_at(request.location.host, request.python, kernel_id, started)
+
+
+async def end_at(host: str | None, python: str | None, kernel_id: str, started: float = 0.0) -> dict[str, Any]:
+    """Do as `end_on_host`, of a kernel of which only the place is known."""
+    wanted = {"do": "end", "kernel_id": kernel_id, "node": KernelRecords().node(kernel_id), "started": started}
+    return dict((await ask(host, wanted, python))["ended"])
 
 
 async def end_by_record(kernel_id: str, how: str) -> None:
@@ -113,8 +123,10 @@ def unproven_ends(kernel_ids: Collection[str]) -> list[str]:
 async def prove_endings(host: str | None) -> None:
     """End the kernels on a host whose end was asked for when it could not be reached, and which nobody is at."""
     records = KernelRecords()
-    for record in records.all():
-        if record.state == ENDING and record.location.host == host and _left_undone(record):
+    for each in records.all():
+        # As it is now: each end takes its time, and somebody may have started another one under the id meanwhile.
+        record = records.get(each.kernel_id) if each.state == ENDING and each.location.host == host else None
+        if record is not None and record.state == ENDING and _left_undone(record):
             try:
                 report = await end_on_host(KernelRequest.from_dict(record.request), record.kernel_id)
             except AlbedoError as error:

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING, Any
 
-from crash import albedo
+from crash import albedo, crash, listed, until_state
 from faces import Embedded, keeper_of
 from kernels import PATIENCE, add_kernelspec
+from leaks import settled
 from notebook_server import Channels, NotebookServer
-from procs import Process, send, wait_until
+from procs import Process, alive, send, wait_until
 
+from albedo_provisioner.hosts import io_thread
+from albedo_provisioner.kernels.endings import end_at
 from albedo_provisioner.kernels.records import LIVE, KernelRecords
+
+if TYPE_CHECKING:
+    from conftest import Workspace
 
 
 def kernel_process(host: Embedded) -> Process | None:
@@ -69,3 +76,23 @@ def test_the_next_kernel_lives_and_what_kills_it_is_not_said_to_be_who_ended_the
     until_new(channels, killed, embedded_host)
     channels.close()
     assert server.ask("DELETE", f"api/kernels/{kernel_id}").status == 204
+
+
+def test_an_end_that_comes_too_late_leaves_the_next_kernel_of_that_id_alone(
+    embedded_host: Embedded, workspace: Workspace
+) -> None:
+    """K6: whoever has a kernel ended may hear nothing of it before another one was started in its place."""
+    crash(add_kernelspec(embedded_host.location()), workspace.root / "a.ipynb", [(None, "print('BEGUN')")])
+    (kernel,) = listed()
+    process = kernel_process(embedded_host)
+    assert process is not None
+
+    def end(started: float) -> dict[str, Any]:
+        return io_thread.run_blocking(end_at(kernel["host"], None, kernel["kernel_id"], started))
+
+    assert end(kernel["since"] - 60)["ended"] == []
+    assert until_state("idle")["kernel_id"] == kernel["kernel_id"]
+    assert alive(process.pid)
+    end(kernel["since"])
+    assert not alive(process.pid)
+    assert settled(embedded_host.leftovers) == []
