@@ -23,6 +23,7 @@ from ..errors import AlbedoError, ConfigError, SignInError, UnreachableError
 from . import child
 from .control_paths import Identity, socket_identity
 from .destination import find_ssh, ssh_arguments
+from .doors import AT_ONCE, Doors, Knock, pauses
 from .jump_loops import find_loop
 from .openssh_config import HostSettings
 from .openssh_options import control_path_option, plain, through_master
@@ -30,7 +31,7 @@ from .openssh_words import Words
 from .process_channel import READ_SIZE, Pipes, ProcessChannel, start_process
 from .ssh_channel import REUSE_TIMEOUT
 from .ssh_connect import CONNECT_TIMEOUT, KEEPALIVE_COUNT, KEEPALIVE_INTERVAL
-from .ssh_errors import Attempt, JumpHostError, telling_line, translate
+from .ssh_errors import Attempt, JumpHostError, telling_line, translate, turned_away
 from .ssh_trust import revoking_lines
 from .transport import Channel, ChannelReceiver, Exit
 from .way_through import note_untrusted_key
@@ -39,11 +40,6 @@ log = logging.getLogger(__name__)
 
 # Of what a proxy says on standard error while connecting, this much is kept for the message: bytes.
 STDERR_LIMIT = 4096
-
-
-# How many connections to a host are being made at the same time. OpenSSH's server begins to turn new ones away at ten
-# that have not signed in yet (MaxStartups), whoever's they are.
-MOST_AT_ONCE = 4
 
 
 class MasterRefusedError(Exception):
@@ -76,7 +72,6 @@ class ProgramTransport:
         self._connect_timeout = connect_timeout
         self._channels: set[ProgramChannel] = set()
         self._suspects: dict[str, Identity | None] = {}
-        self._connecting = asyncio.Semaphore(MOST_AT_ONCE)
 
     @property
     def host(self) -> str:
@@ -91,37 +86,58 @@ class ProgramTransport:
             SignInError: it does not let us in, or its host key is not trusted.
             ConfigError: the ssh config cannot be read, or there is no ssh.
         """
-        attempt = Attempt(self._host, timeout=self._connect_timeout)
         jump = await self._settings.jump_master()
-        if jump is not None:
-            attempt.via = f"its jump host {jump[0]}"
-        async with self._connecting:
-            channel = await self._start(command, receiver, attempt, None, jump)
-            try:
-                async with asyncio.timeout(self._connect_timeout):
-                    await asyncio.wait([channel.opened, channel.jumps], return_when=asyncio.FIRST_COMPLETED)
-                    if not channel.opened.done() and (loop := await find_loop(self._host)) is not None:
-                        raise loop.told(self._host)  # each ssh would start one more, and none would notice
-                    await channel.opened
-            except TimeoutError as error:
-                channel.note_proxy()
-                channel.abandon()
-                raise translate(error, attempt) from error
-            except SignInError as error:
-                channel.abandon()
-                if channel.words.revoked is not None:
-                    await self._note_revoking(attempt, *channel.words.revoked)
-                    raise translate(asyncssh.HostKeyNotVerifiable("Host key is revoked"), attempt) from error
-                await note_untrusted_key(attempt)
-                if attempt.proxy_key:
-                    raise translate(JumpHostError(attempt.proxy), attempt) from error
-                if error.detail.startswith("Permission denied (") and not attempt.mute:
-                    await self._note_settings(attempt)
-                    raise translate(asyncssh.PermissionDenied("Permission denied"), attempt) from error
-                raise
-            except BaseException:
-                channel.abandon()
-                raise
+        door = await self._settings.first_door(jump is not None)
+        again = pauses()
+        while True:
+            attempt = Attempt(self._host, timeout=self._connect_timeout)
+            if jump is not None:
+                attempt.via = f"its jump host {jump[0]}"
+            async with Doors.get().knock(door, self._host) as knock:
+                try:
+                    return await self._connect(command, receiver, attempt, jump, knock)
+                except UnreachableError as error:
+                    hung_up = knock.lasted < AT_ONCE and turned_away(error, attempt, heard=True)
+                    if not hung_up or not (pause := next(again, 0.0)):
+                        raise
+                    log.debug("%s turned a connection away, trying again: %s", self._host, error)
+            await asyncio.sleep(pause)
+
+    async def _connect(
+        self,
+        command: str,
+        receiver: ChannelReceiver,
+        attempt: Attempt,
+        jump: tuple[str, str] | None,
+        knock: Knock,
+    ) -> ProgramChannel:
+        channel = await self._start(command, receiver, attempt, None, jump)
+        channel.heard_of = knock.moved
+        try:
+            async with asyncio.timeout(self._connect_timeout):
+                await asyncio.wait([channel.opened, channel.jumps], return_when=asyncio.FIRST_COMPLETED)
+                if not channel.opened.done() and (loop := await find_loop(self._host)) is not None:
+                    raise loop.told(self._host)  # each ssh would start one more, and none would notice
+                await channel.opened
+        except TimeoutError as error:
+            channel.note_proxy()
+            channel.abandon()
+            raise translate(error, attempt) from error
+        except SignInError as error:
+            channel.abandon()
+            if channel.words.revoked is not None:
+                await self._note_revoking(attempt, *channel.words.revoked)
+                raise translate(asyncssh.HostKeyNotVerifiable("Host key is revoked"), attempt) from error
+            await note_untrusted_key(attempt)
+            if attempt.proxy_key:
+                raise translate(JumpHostError(attempt.proxy), attempt) from error
+            if error.detail.startswith("Permission denied (") and not attempt.mute:
+                await self._note_settings(attempt)
+                raise translate(asyncssh.PermissionDenied("Permission denied"), attempt) from error
+            raise
+        except BaseException:
+            channel.abandon()
+            raise
         channel.start()
         return channel
 
@@ -256,6 +272,7 @@ class ProgramChannel(ProcessChannel):
         master: the control path of the master that it runs over, if any.
         words: what ssh has said.
         transport: what it was opened by.
+        heard_of: called whenever ssh has said something.
     """
 
     def __init__(
@@ -276,6 +293,7 @@ class ProgramChannel(ProcessChannel):
         self.master = master
         self.words = Words(attempt)
         self.transport = transport
+        self.heard_of: Callable[[], None] = lambda: None
         self._attempt = attempt
         self._log = log_pipe
         self._log.listen(self._take_line)
@@ -312,6 +330,7 @@ class ProgramChannel(ProcessChannel):
 
     def _take_line(self, line: str) -> None:
         self.words.take(line)
+        self.heard_of()
         log.debug("ssh to %s: %s", self._attempt.host, line)
         if self.words.jumps and not self.jumps.done():
             self.jumps.set_result(None)

@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from ..errors import ConfigError
 from . import child
 from .control_paths import holds_something, is_listened_to, is_private, names, our_directories, socket_identity
 from .destination import Destination, find_ssh, ssh_arguments
+from .doors import door_of
 from .match_exec import runs_a_command
 from .openssh_options import attached
 from .ssh_config import config_complaint, config_error, config_lines
@@ -52,6 +53,8 @@ _BEYOND_ASYNCSSH = {
 _WORTH_ASKING = {"controlpath", *_BEYOND_ASYNCSSH}
 _MATCH_EXEC = "Match exec"
 _NO = ("", "no", "none", "false")
+
+_MOST_HOPS = 4  # as they may lead in a circle
 
 _ROUTE = ("proxyjump", "proxycommand", "hostkeyalias", "bindaddress", "bindinterface")
 """Settings by which one address may mean several machines."""
@@ -292,6 +295,27 @@ class HostSettings:
         if not resolved.is_on("proxyjump") or "," in name:
             return None
         return self._jumps.setdefault(name, HostSettings(name))
+
+    async def first_door(self, by_master: bool, hops: int = _MOST_HOPS) -> Hashable:
+        """Return the door (see `doors`) at which ssh knocks first on the way to the host.
+
+        Args:
+            by_master: whether it goes through a connection to its jump host that is signed in.
+            hops: how many jump hosts before jump hosts are looked at.
+        """
+        if self.need_at_once():
+            return _MATCH_EXEC  # asking would run the command once more
+        try:
+            resolved = await self.ask()
+            jump = resolved.get("proxyjump") if resolved.is_on("proxyjump") and not by_master else ""
+            if jump and hops:
+                first = jump.split(",")[0].strip()
+                return await self._jumps.setdefault(first, HostSettings(first)).first_door(False, hops - 1)
+        except ConfigError:
+            return self._host  # connecting will tell
+        command = resolved.get("proxycommand") if resolved.is_on("proxycommand") else ""
+        via = resolved.get("proxyjump") if by_master else ""
+        return door_of(resolved.get("hostname"), resolved.get("port"), command, via)
 
     async def jump_master(self) -> tuple[str, str] | None:
         """Return the jump host on the way to the host and the control path of a connection to it that `login` has left,

@@ -15,10 +15,13 @@ from typing import Any
 from ..errors import AlbedoError, ConfigError, HostError, in_words
 from .activity import Activity
 from .asking import ask
+from .doors import Doors
 from .io_thread import IOThread
 from .openssh_config import sign_in_path
 from .pool import HostPool
 from .refusals import old_python
+from .remote import RemoteTransport
+from .room import Room
 
 log = logging.getLogger("albedo_provisioner.hosts")
 
@@ -81,6 +84,7 @@ class Probes:
     def __init__(self) -> None:
         self._known: dict[str | None, tuple[HostState, float]] = {}
         self._under_way: dict[str | None, asyncio.Task[HostState]] = {}
+        self._rooms: dict[str, Room] = {}
 
     @classmethod
     def get(cls) -> Probes:
@@ -92,7 +96,8 @@ class Probes:
 
         Args:
             host: `[user@]host` as the user spells it; None for this machine.
-            timeout: seconds after which a host that has not answered is unreachable, for this caller.
+            timeout: seconds after which a host that has not answered is unreachable, for this caller; waiting for this
+                process's other connections to the same server does not count.
             fresh: do without what was answered before.
         """
         known = self.known(host)
@@ -104,10 +109,13 @@ class Probes:
             self._under_way[host] = task
             task.add_done_callback(lambda _: self._under_way.pop(host, None))
         # A caller that gives up takes nothing from the others, and the answer is remembered for the next.
-        done, _ = await asyncio.wait([task], timeout=timeout)
-        if done:
-            return task.result()
         name = HostPool.get().transport_for(host).host
+        waits = Doors.get().waits(name)
+        until = time.monotonic() + timeout - waits.seconds
+        while (left := until + waits.seconds - time.monotonic()) > 0:
+            done, _ = await asyncio.wait([task], timeout=left)
+            if done:
+                return task.result()
         step = Activity.get().step(name) or "connecting"
         cause = f"no answer within {timeout:g} s, while {step}"
         advice = f"{name} cannot be reached: {cause}."
@@ -122,10 +130,19 @@ class Probes:
         state, until = self._known.get(host, (None, 0.0))
         return state if time.monotonic() < until else None
 
+    async def _ask_in_turn(self, host: str | None) -> dict[str, Any]:
+        """Ask a host, with few others at a time where they all go over the same connection that is signed in."""
+        transport = HostPool.get().transport_for(host)
+        way = await transport.way() if isinstance(transport, RemoteTransport) else None
+        if way is None or not way.master:
+            return await ask(host, {"do": "probe"})
+        room = self._rooms.setdefault(way.master, Room())
+        return await room.use(lambda: ask(host, {"do": "probe"}), Doors.get().waits(transport.host))
+
     async def _ask(self, host: str | None) -> HostState:
         name = HostPool.get().transport_for(host).host
         try:
-            state = _state(name, (await ask(host, {"do": "probe"}))["probed"])
+            state = _state(name, (await self._ask_in_turn(host))["probed"])
         except HostError as error:
             path = await sign_in_path(name) if error.state == NEEDS_AUTH else None
             state = HostState(name, error.state, error.detail, str(error), control_path=path, asked=time.time())

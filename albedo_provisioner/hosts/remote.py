@@ -40,10 +40,12 @@ class Way:
     Attributes:
         kind: "builtin" (in process), "program", or "master" (the program over a connection that is signed in already).
         why: what decided it, in words; empty where nothing asked for another than the usual one.
+        master: the control path of the connection that is signed in; empty for another kind.
     """
 
     kind: str
     why: str = ""
+    master: str = ""
 
 
 def chosen_way() -> str:
@@ -129,7 +131,7 @@ class RemoteTransport:
             return Way("builtin", "ALBEDO_SSH=builtin")
         resolved = await self._settings.ask_if_worth_it()
         for master in await self._settings.live_sockets(resolved):
-            return Way("master", f"you are signed in, by the connection at {master}")
+            return Way("master", f"you are signed in, by the connection at {master}", master)
         need = "ALBEDO_SSH=program" if way == "program" else self._settings.need_at_once()
         if resolved is not None:
             need = need or await self._settings.need_of_program(resolved)

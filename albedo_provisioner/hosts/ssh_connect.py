@@ -19,9 +19,10 @@ from asyncssh.public_key import get_default_public_key_algs
 
 from ..errors import HostError
 from .destination import Destination
+from .doors import AT_ONCE, Doors, Knock, door_of, pauses
 from .host_keys import may_be_trusted
 from .jump_loops import JumpLoopError
-from .ssh_errors import ASKING, Attempt, JumpHostError, key_text, last_line, proxy_wants_sign_in, translate
+from .ssh_errors import ASKING, Attempt, JumpHostError, key_text, last_line, proxy_wants_sign_in, translate, turned_away
 from .ssh_identity import Identities, load_offers
 from .ssh_life import SignsOfLife
 from .ssh_options import asks_not, expand, forbids_keys, read_options
@@ -66,7 +67,8 @@ async def connect(
     Args:
         attempt: names the host as the user spells it (`[user@]host`); what is learned on the way is noted in it.
         life: notes what passes on the way to the host, or to the first of the jump hosts before it.
-        timeout: seconds for connect and login together, jump hosts included.
+        timeout: seconds for connect and login together, jump hosts included. Waiting for this process's other
+            connections to the same server does not count.
         lost: called when the connection has ended, with what broke it (None: ended in order).
 
     Raises:
@@ -76,8 +78,8 @@ async def connect(
     """
     attempt.timeout = timeout
     try:
-        async with asyncio.timeout(timeout):
-            return await _connect(Destination.parse(attempt.host), attempt, life, via=None, lost=lost)
+        async with asyncio.timeout(timeout) as limit:
+            return await _connect(Destination.parse(attempt.host), attempt, life, limit, via=None, lost=lost)
     except (OSError, ValueError, asyncssh.Error, JumpHostError) as error:
         raise translate(error, attempt) from error
     except JumpLoopError as error:
@@ -88,6 +90,7 @@ async def _connect(
     destination: Destination,
     attempt: Attempt,
     life: SignsOfLife,
+    limit: asyncio.Timeout,
     via: asyncssh.SSHClientConnection | None,
     lost: Callable[[Exception | None], None],
     led: tuple[Destination, ...] = (),
@@ -100,50 +103,64 @@ async def _connect(
     attempt.address = f"{options.host}:{options.port}"
     attempt.forbids, attempt.asks_not = forbids_keys(config), asks_not(config)
     if via is None and config.get("ProxyJump"):
-        via = await _connect_jumps(str(config.get("ProxyJump")), attempt, life, (*led, destination))
+        via = await _connect_jumps(str(config.get("ProxyJump")), attempt, life, limit, (*led, destination))
     # Ours even where the config asks less often: 60 s, a usual value there, is for firewalls, not for noticing.
     interval = min(KEEPALIVE_INTERVAL, int(str(config.get("ServerAliveInterval") or KEEPALIVE_INTERVAL)))
     trust = _Trust(options, attempt)
+    command = "" if via is not None else str(config.get("ProxyCommand") or "")
+    door = door_of(options.host, options.port, command, attempt.via)
+    again, pause = pauses(), 0.0
     while True:
-        proxy = None
-        if via is None and config.get("ProxyCommand"):
-            attempt.proxy_command = str(config.get("ProxyCommand"))
-            proxy = ProxyCommand(attempt.proxy_command, attempt)
+        proxy, attempt.step = None, "connecting"
+        if command:
+            attempt.proxy_command = command
+            proxy = ProxyCommand(command, attempt)
         client = _Client(attempt, Identities.from_config(config), lost)
         try:
-            connection = await asyncssh.connect(
-                destination.host,
-                # Named as well: where asyncssh reads the config once more, it would forget the port.
-                port=options.port,
-                options=options,
-                # None: what is there has been read, and its percent signs stand for themselves by now.
-                config=files if options.canonicalize_hostname else None,
-                tunnel=via or _Dialer(options, proxy, life),
-                client_factory=lambda client=client: client,
-                known_hosts=trust.keys,
-                server_host_key_algs=trust.algorithms,
-                encryption_algs=() if config.get("Ciphers") else list(CIPHERS),
-                # Asked or not, the server may say what it wants. Nobody is asked here, and the message tells the rest.
-                preferred_auth=_all_methods(config),
-                password_auth=True,
-                kbdint_auth=True,
-                compression_algs=() if config.get("Compression") else ["none", "zlib@openssh.com"],
-                keepalive_interval=interval,
-                keepalive_count_max=KEEPALIVE_COUNT,
-            )
+            await asyncio.sleep(pause)
+            async with Doors.get().knock(door, attempt.leads_to or attempt.host, limit) as client.knock:
+                connection = await asyncssh.connect(
+                    destination.host,
+                    # Named as well: where asyncssh reads the config once more, it would forget the port.
+                    port=options.port,
+                    options=options,
+                    # None: what is there has been read, and its percent signs stand for themselves by now.
+                    config=files if options.canonicalize_hostname else None,
+                    tunnel=via or _Dialer(options, proxy, life),
+                    client_factory=lambda client=client: client,
+                    known_hosts=trust.keys,
+                    server_host_key_algs=trust.algorithms,
+                    encryption_algs=() if config.get("Ciphers") else list(CIPHERS),
+                    # Asked or not, the server may say what it wants. Nobody is asked here, and the message tells the
+                    # rest.
+                    preferred_auth=_all_methods(config),
+                    password_auth=True,
+                    kbdint_auth=True,
+                    compression_algs=() if config.get("Compression") else ["none", "zlib@openssh.com"],
+                    keepalive_interval=interval,
+                    keepalive_count_max=KEEPALIVE_COUNT,
+                )
             break
         except BaseException as error:
             if proxy is not None:
                 await proxy.collect_words(client.heard)
                 proxy.close()
             if isinstance(error, asyncssh.HostKeyNotVerifiable) and await trust.widen(client):
+                pause = 0.0
                 continue
+            hung_up = turned_away(error, attempt, heard=client.heard)
+            if hung_up and client.knock is not None and client.knock.lasted < AT_ONCE and (pause := next(again, 0.0)):
+                log.debug("%s turned a connection away, trying again: %s", attempt.host, error)
+                continue
+            if hung_up and proxy is None:
+                attempt.step = "greeting its ssh server"
             if via is not None:
                 via.close()
             if isinstance(error, (OSError, asyncssh.ConnectionLost)) and proxy_wants_sign_in(attempt.proxy):
                 await note_untrusted_key(attempt)
                 raise JumpHostError(attempt.proxy) from error
             raise
+    client.keep()
     # Closed together with the connection that runs through it.
     connection.set_tunnel(via or proxy)
     life.keep(connection, interval)
@@ -151,7 +168,7 @@ async def _connect(
 
 
 async def _connect_jumps(
-    jumps: str, attempt: Attempt, life: SignsOfLife, led: tuple[Destination, ...]
+    jumps: str, attempt: Attempt, life: SignsOfLife, limit: asyncio.Timeout, led: tuple[Destination, ...]
 ) -> asyncssh.SSHClientConnection:
     """Connect to the hops of a ProxyJump ("a,b": a first, b through a) and return the last one's connection.
 
@@ -167,7 +184,7 @@ async def _connect_jumps(
             destination = Destination.parse(text)
             if via is None and destination in led:
                 raise JumpLoopError(led, destination)
-            via = await _connect(destination, hop, life, via, lambda error: None, led)
+            via = await _connect(destination, hop, life, limit, via, lambda error: None, led)
             attempt.via = hop.host
         except (OSError, ValueError, asyncssh.Error, HostError, JumpHostError) as error:
             told = translate(error, hop)
@@ -249,6 +266,9 @@ class _Client(asyncssh.SSHClient):
         self.certificate_refused = False
         self._key_sent = False
         self._connection: asyncssh.SSHClientConnection | None = None
+        self._kept = False
+        self._ended: list[Exception | None] = []
+        self.knock: Knock | None = None
 
     @property
     def heard(self) -> bool:
@@ -258,6 +278,7 @@ class _Client(asyncssh.SSHClient):
     def connection_made(self, conn: asyncssh.SSHClientConnection) -> None:
         self._connection = conn
         self._attempt.step = "agreeing on keys"
+        self._moved()
 
     def validate_host_public_key(self, host: str, addr: str, port: int, key: asyncssh.SSHKey) -> bool:
         self._attempt.untrusted = key_text(key.get_algorithm(), key.public_data)
@@ -272,6 +293,11 @@ class _Client(asyncssh.SSHClient):
 
     def begin_auth(self, username: str) -> None:
         self._attempt.step = "signing in"
+        self._moved()
+
+    def _moved(self) -> None:
+        if self.knock is not None:
+            self.knock.moved()
 
     def auth_banner_received(self, msg: str, lang: str) -> None:
         log.debug("%s says at login: %s", self._attempt.host, msg.strip())
@@ -309,7 +335,15 @@ class _Client(asyncssh.SSHClient):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._close_agent()
-        self._lost(exc)
+        self._ended.append(exc)
+        if self._kept:
+            self._lost(exc)
+
+    def keep(self) -> None:
+        """The connection is made, and from now on its end is told; that of one that has failed is nobody's."""
+        self._kept = True
+        if self._ended:
+            self._lost(self._ended[0])
 
     def _close_agent(self) -> None:
         if self._agent is not None:

@@ -278,6 +278,28 @@ def _jump_host(words: str, attempt: Attempt) -> HostError:
     )
 
 
+_TURNED_AWAY = re.compile(
+    r"kex_exchange_identification: .*Connection (?:closed|reset)|Connection (?:closed|reset) by |Exceeded MaxStartups"
+)
+
+
+def turned_away(error: BaseException, attempt: Attempt, *, heard: bool) -> bool:
+    """Whether an ssh server, or the first one on the way, hung up before it had said anything: it may be too many at
+    once for it (MaxStartups), so that it is worth trying again.
+
+    Args:
+        error: what came of it.
+        attempt: what was learned on the way.
+        heard: whether the host's own ssh server has said which one it is, where `attempt.step` does not tell.
+    """
+    if not isinstance(error, (ConnectionResetError, asyncssh.ConnectionLost, UnreachableError)):
+        return False
+    if attempt.proxy_command or attempt.via.startswith("its "):
+        silent = not attempt.proxy and attempt.via.startswith("its jump host ")  # the server behind it hung up
+        return attempt.mute and (silent or _TURNED_AWAY.search(attempt.proxy) is not None)
+    return attempt.step == "greeting its ssh server" or (attempt.step == "agreeing on keys" and not heard)
+
+
 def proxy_wants_sign_in(words: str) -> bool:
     """Whether an ssh on the way to a host ended because a person has to sign in there.
 
