@@ -8,6 +8,7 @@ from collections.abc import Callable
 from .kernel import Kernel
 from .ladder import Ladder, Report
 from .reception import Reception
+from .relatives import Relatives
 
 _GOODBYE = 3.0
 """Seconds that clients are given to take the news of the end."""
@@ -19,6 +20,7 @@ class Ending:
     Args:
         kernel: the kernel.
         clients: who is told of the end.
+        relatives: what else is known to be the kernel's.
         subreaper: whether the kernel's orphans become our children.
 
     Attributes:
@@ -27,11 +29,12 @@ class Ending:
             for good.
     """
 
-    def __init__(self, kernel: Kernel, clients: Reception, subreaper: bool) -> None:
+    def __init__(self, kernel: Kernel, clients: Reception, relatives: Relatives, subreaper: bool) -> None:
         self.finishing = False
         self.over_at: float | None = None
         self._kernel = kernel
         self._clients = clients
+        self._relatives = relatives
         self._subreaper = subreaper
         self._ladder: Ladder | None = None
         self._ladder_at = 0.0
@@ -57,7 +60,7 @@ class Ending:
         self._after.append(then)
         if self._ladder is None:
             self._ladder = Ladder(
-                [self._kernel.process] if self._kernel.process else [],
+                [*([self._kernel.process] if self._kernel.process else []), *self._relatives.known],
                 own_children=self._subreaper,
                 mark=self._kernel.kernel_id,
                 term_grace=term_grace,

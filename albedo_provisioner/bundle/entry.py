@@ -363,6 +363,7 @@ def _runs_another(path: str, started: float) -> bool:
 
 def sweep_up(kernel_id: str) -> dict[str, Any]:
     """End what is left of a kernel without a keeper, remove its run directory, and return the ladder's report."""
+    from . import relatives
     from .ladder import Ladder
 
     path = rundir.path_of(kernel_id)
@@ -373,7 +374,8 @@ def sweep_up(kernel_id: str) -> dict[str, Any]:
     try:
         record = rundir.read_record(path) or {}
         kernel = recorded_process(record)
-        found = Ladder([kernel] if kernel else [], mark=kernel_id, term_grace=1.0).run()
+        roots = [*([kernel] if kernel else []), *relatives.read(path)]
+        found = Ladder(roots, mark=kernel_id, term_grace=1.0).run()
         # Not the directory of a kernel that was started under its id meanwhile. (While ours is open, none gets its
         # number.)
         if place is not None and _is_at(place, path):

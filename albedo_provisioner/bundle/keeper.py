@@ -30,6 +30,7 @@ from .place import LostError, Place, TakenError
 from .protocol import Attached, Event, Received
 from .question import Question
 from .reception import Reception
+from .relatives import Relatives
 from .requests import Requests
 from .spawn import boot_id
 from .wire import CALL, CONTROL, IOPUB, KEEPER, NOTE, SHELL, STDIN, TOLD_TO_END, Buffer
@@ -89,7 +90,8 @@ class Keeper:
             rundir.socket_base(path), self.kernel_id, self._poller, self._tell_of_jobs, self.kernel.reap
         )
         self.jobs.look()  # of a kernel that is adopted
-        self._ending = Ending(self.kernel, self.clients, subreaper)
+        self._relatives = Relatives(path, self.kernel, subreaper)
+        self._ending = Ending(self.kernel, self.clients, self._relatives, subreaper)
         self._requests = Requests(
             self.kernel,
             self._ending,
@@ -120,6 +122,7 @@ class Keeper:
             self.kernel.serve(ready, now)
             self._interrupts.serve(now)
             ending.serve(now)
+            self._relatives.serve(now)
             if now - self._tended_at >= _HOUSEKEEPING:
                 self._tend(now)
             self.clients.flush(now)
@@ -149,12 +152,13 @@ class Keeper:
     def _fill_place(self) -> None:
         self.callers.listen_anew()
         self.kernel.write_files()
+        self._relatives.write()
 
     def _pause(self) -> int:
         """Milliseconds until something is due by the clock."""
         now = time.monotonic()
         due = [self._tended_at + _HOUSEKEEPING, *self.clients.due, *self._interrupts.due, *self.jobs.due]
-        due += self._ending.due
+        due += [*self._ending.due, *self._relatives.due]
         if (at := self.kernel.due(now)) is not None:
             due.append(at)
         return math.ceil(max(0.0, min(due) - now) * 1000)
@@ -179,6 +183,7 @@ class Keeper:
             give_back()
         self._tended_at = now
         self.kernel.tend(now)
+        self._relatives.look()
         self.jobs.look()
         in_use.renew(now)
         if self._ending.under_way:

@@ -129,6 +129,17 @@ def identify(pid: int) -> Identity | None:
     return None if process is None else process.identity
 
 
+def children(pid: int) -> list[int]:
+    """The pids of a process's children, as the system lists them; none where it does not, or the process has ended."""
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            found += map(int, _read_file(f"/proc/{pid}/task/{thread}/children").split())
+    except OSError:
+        return found  # it, or a thread of it, has ended just now; or the system was built without these lists
+    return found
+
+
 def resident_bytes(pid: int) -> int | None:
     """Bytes of memory that a process has resident, or None where that is not to be had."""
     if not HAS_PROC:

@@ -22,6 +22,7 @@ KEEPER_LOG = "keeper.log"
 CONNECTION = "connection.json"
 RECORD = "kernel.json"
 BEGUN = "begun"
+RELATIVES = "relatives.json"
 TAKEN_BACK = "taken-back"
 LOCK = "lock"
 
