@@ -22,11 +22,12 @@ from albedo_provisioner.hosts import doors
 from albedo_provisioner.hosts.openssh import ProgramTransport
 from albedo_provisioner.hosts.ssh import SSHTransport
 
-DROPS = {"MaxStartups": "6:100:7", "AllowTcpForwarding": "yes"}
-"""A server that drops each connection for which there are six already that have not signed in."""
+DROPS = {"MaxStartups": "10:100:11", "AllowTcpForwarding": "yes"}
+"""A server that drops each connection for which there are ten already that have not signed in. (It is not at once that
+it takes note of a sign-in.)"""
 
 
-def spell(door: Door, jumps: bool, count: int = 14) -> list[str]:
+def spell(door: Door, jumps: bool, count: int = 22) -> list[str]:
     """Write so many aliases of one account, and return them."""
     door.write("bastion")
     door.write("jb*", **({"ProxyJump": "bastion"} if jumps else {}))
@@ -44,10 +45,10 @@ def test_hosts_behind_one_server_are_ready_all(door: Door, way: str, jumps: bool
     """H6: the server counts those that go on to hosts behind it as well."""
     server = door.host.server
     server.restart(**DROPS)
-    names = spell(door, jumps)
+    names, before = spell(door, jumps), len(server.log())
     states = Hosts().probe_all(names)
     assert {name: state.detail for name, state in states.items() if state.state != "ready"} == {}
-    assert "drop connection" not in server.log() or jumps  # the target of a jump is the same server here
+    assert "drop connection" not in server.log()[before:] or jumps  # the target of a jump is the same server here
 
 
 @pytest.mark.parametrize("kind", [SSHTransport, ProgramTransport])
@@ -57,15 +58,14 @@ async def test_a_connection_that_is_turned_away_is_tried_again(
     """Those of other processes count as well, and they go."""
     door.host.server.restart(MaxStartups="1:100:1")
     door.write("gpu")
-    port = door.host.server.port
+    port, before = door.host.server.port, len(door.host.server.log())
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await reader.readuntil(b"\n")
     transport = kind("gpu")
     door.transports.append(transport)
-    began = time.monotonic()
     asyncio.get_running_loop().call_later(0.1, writer.close)
     assert (await run(transport, "id -un")).out.decode().strip() == door.host.account.name
-    assert "drop connection" in door.host.server.log(), f"{time.monotonic() - began} s"
+    assert "drop connection" in door.host.server.log()[before:]
 
 
 @pytest.mark.parametrize("kind", [SSHTransport, ProgramTransport])
