@@ -16,7 +16,8 @@ import zmq
 from jupyter_core.paths import secure_write
 
 from ..errors import ConfigError
-from .endpoints import NAMES
+from .endpoints import HEARTBEAT, NAMES
+from .first_heartbeats import take_over
 
 _LINGER = 1000
 """Milliseconds: the process ends with its kernel, and the last outputs must be out by then."""
@@ -55,6 +56,10 @@ class GivenAddresses:
             self._ports = {channel: int(self._info.get(f"{name}_port") or 0) for channel, name in NAMES.items()}
         except (TypeError, ValueError) as error:
             raise ConfigError(f"The connection file {path} has a port that is no number: {error}.") from None
+
+    def early_socket(self, channel: int) -> zmq.Socket[bytes] | None:
+        """Return a socket that is bound already; see `Addresses`."""
+        return take_over(self._ports[channel]) if channel == HEARTBEAT else None
 
     def bind(self, channel: int, socket: zmq.Socket[bytes]) -> None:
         """Bind a channel's socket.

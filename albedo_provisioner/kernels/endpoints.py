@@ -34,6 +34,9 @@ class Addresses(Protocol):
     linger: int
     """Milliseconds for which closed sockets go on handing out what clients have not got yet."""
 
+    def early_socket(self, channel: int) -> zmq.Socket[bytes] | None:
+        """Return a channel's socket if there is one that is bound and in use already, else None."""
+
     def bind(self, channel: int, socket: zmq.Socket[bytes]) -> None:
         """Bind a channel's socket."""
 
@@ -64,6 +67,10 @@ class Endpoints:
             self._curve = zmq.curve_keypair()
         self._folder = _make_folder() if self.kind == "ipc" else ""
         self._ports: dict[int, int] = {}
+
+    def early_socket(self, channel: int) -> zmq.Socket[bytes] | None:
+        """Return None: nobody knows of these addresses before."""
+        return None
 
     def bind(self, channel: int, socket: zmq.Socket[bytes]) -> None:
         """Bind a channel's socket."""

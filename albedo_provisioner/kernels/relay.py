@@ -110,16 +110,20 @@ class Relay:
         self._probes: dict[str, set[str]] = {}  # by the probe's message id: what had been asked before it
         loop = asyncio.get_running_loop()
         for channel in (SHELL, CONTROL, STDIN, IOPUB, HEARTBEAT):
-            socket = _shared_context().socket(zmq.XPUB if channel == IOPUB else zmq.ROUTER)
+            early = endpoints.early_socket(channel)
+            socket = early or _shared_context().socket(zmq.XPUB if channel == IOPUB else zmq.ROUTER)
             socket.linger = 0
             socket.sndhwm = socket.rcvhwm = 0
             if channel == IOPUB:
                 self._publisher = Publisher(socket, paused, self._left_behind, self._idle)
             else:
                 socket.router_handover = True  # as ipykernel does: a client that reconnects keeps its identity
-            endpoints.bind(channel, socket)
+            if early is None:
+                endpoints.bind(channel, socket)
             self._sockets[channel] = socket
             loop.add_reader(socket.FD, self._take, channel)
+            if early is not None:
+                loop.call_soon(self._take, channel)  # what has come before is not told of
         endpoints.publish()
 
     def connection_info(self) -> dict[str, Any]:

@@ -6,12 +6,15 @@ import json
 import os
 import queue
 import signal
+import socket
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zmq
 from crash import albedo, listed
 from faces import Embedded, Host
 from jupyter_client.connect import write_connection_file
@@ -36,6 +39,35 @@ def test_it_is_a_kernel_in_the_folder_on_the_host(any_host: Host) -> None:
         kernel.client.shutdown()
         assert kernel.ended() == (0, "")
     assert settled(any_host.leftovers) == []
+
+
+def test_heartbeats_are_answered_from_the_first_moment_on_and_throughout(any_host: Host) -> None:
+    """K8: jupyter_client takes a second without one for death, and importing what it takes to start takes longer."""
+    with launched(any_host.location(), connect=False) as kernel, zmq.Context() as context:
+        info = json.loads(kernel.file.read_text())
+        with context.socket(zmq.REQ) as heart:
+            heart.linger = 0
+            heart.connect(f"tcp://{info['ip']}:{info['hb_port']}")
+            beat(heart)
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection((info["ip"], info["shell_port"]))
+            with ThreadPoolExecutor() as threads:
+                connecting = threads.submit(kernel.connect)
+                while not connecting.done():
+                    beat(heart)
+                connecting.result()
+            assert kernel.run("6 * 7")[1] == "42"
+            beat(heart)
+        kernel.client.shutdown()
+        assert kernel.ended() == (0, "")
+    assert settled(any_host.leftovers) == []
+
+
+def beat(heart: zmq.Socket[bytes]) -> None:
+    """Have a heartbeat answered."""
+    heart.send(b"beat")
+    assert heart.poll(1000 * PATIENCE), "no answer"
+    assert heart.recv() == b"beat"
 
 
 def test_an_interrupt_reaches_the_cell_and_nothing_else(any_host: Host) -> None:
