@@ -20,6 +20,7 @@ import asyncssh
 
 from ..errors import ConfigError
 from .openssh_config import Resolved, resolve
+from .ssh_config import config_lines
 from .ssh_errors import key_text
 
 log = logging.getLogger("albedo_provisioner.hosts")
@@ -50,17 +51,25 @@ def _may_be_trusted(host: str, name: str, port: int, key: asyncssh.SSHKey, known
         return True
     if policy not in ("false", "no", "off", "accept-new"):
         return None if policy in ("true", "yes") else False
-    if resolved.get("userknownhostsfile").split()[:1] in ([], ["none"]):
-        return False  # ssh takes no key that it has no place to remember in
+    if resolved.keeps_no_keys:
+        return False
     text = key_text(key.get_algorithm(), key.public_data)
     if key.get_algorithm() in known:
         # Nothing is remembered, and nothing is sent that a listener could use: passwords are never sent at all.
         if policy != "accept-new":
-            log.warning("%s has another host key than is known, %s; StrictHostKeyChecking %s", host, text, policy)
+            written = _as_written()
+            log.warning("%s has another host key than is known, %s; StrictHostKeyChecking %s", host, text, written)
         return policy != "accept-new"
     remembered = _remember(resolved, name, port, key)
     log.info("%s: its host key %s is new and was accepted; %s", host, text, remembered)
     return True
+
+
+def _as_written() -> str:
+    """Return how the user writes that host keys are not checked, where that is one word; ssh tells it as "false"."""
+    lines = (rest.strip().strip('"').lower() for keyword, rest in config_lines() if keyword == "stricthostkeychecking")
+    words = {word for word in lines if word in ("no", "off", "false")}
+    return words.pop() if len(words) == 1 else "no"
 
 
 def _is_loopback(name: str) -> bool:

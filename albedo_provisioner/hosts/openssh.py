@@ -19,7 +19,7 @@ from pathlib import Path
 
 import asyncssh
 
-from ..errors import AlbedoError, ConfigError, SignInError, UnreachableError
+from ..errors import AlbedoError, ConfigError, HostKeyError, SignInError, UnreachableError
 from . import child
 from .control_paths import Identity, socket_identity
 from .destination import find_ssh, ssh_arguments
@@ -128,6 +128,10 @@ class ProgramTransport:
             if channel.words.revoked is not None:
                 await self._note_revoking(attempt, *channel.words.revoked)
                 raise translate(asyncssh.HostKeyNotVerifiable("Host key is revoked"), attempt) from error
+            if isinstance(error, HostKeyError) and attempt.untrusted and not attempt.known:
+                await self._note_settings(attempt)
+                if attempt.unkept:
+                    raise translate(asyncssh.HostKeyNotVerifiable(error.detail), attempt) from error
             await note_untrusted_key(attempt)
             if attempt.proxy_key:
                 raise translate(JumpHostError(attempt.proxy), attempt) from error
@@ -151,13 +155,14 @@ class ProgramTransport:
             attempt.revoked_at = revoking_lines(resolved.known_hosts_files, name, port)
 
     async def _note_settings(self, attempt: Attempt) -> None:
-        """Note what the config keeps ssh from asking for, which ssh itself does not say."""
+        """Note what the config keeps ssh from asking for, and from keeping, which ssh itself does not say."""
         try:
             resolved = await self._settings.ask()
         except ConfigError as error:
             log.debug("%s: its settings are not known: %s", self._host, error)
         else:
             attempt.asks_not = resolved.asks_not
+            attempt.unkept = resolved.keeps_no_keys
 
     async def open_by_master(self, command: str, receiver: ChannelReceiver, master: str) -> Channel:
         """Run `command` over a master that is signed in already, or not at all.

@@ -92,6 +92,11 @@ class Resolved:
         return [Path(name).expanduser() for name in named]
 
     @property
+    def keeps_no_keys(self) -> bool:
+        """Whether there is no file to keep an unknown host key in, for which ssh takes none."""
+        return self.get("userknownhostsfile").split()[:1] in ([], ["none"])
+
+    @property
     def control_path(self) -> str:
         """The user's own control path for the host, "" for none."""
         path = self.get("controlpath")

@@ -247,6 +247,7 @@ class _Trust:
         options = self._options
         taken = await may_be_trusted(self._attempt.host, options.host, options.port, key, self._known)
         self._attempt.strict = taken is None
+        self._attempt.unkept = options.config.get("UserKnownHostsFile") == []
         if not taken:
             return False
         self._accepted.append(key)

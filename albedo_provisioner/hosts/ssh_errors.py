@@ -37,6 +37,8 @@ class Attempt:
         family: "inet" or "inet6" when the config has addresses of that kind alone looked for (AddressFamily).
         untrusted: the host key that was offered and is not trusted, as "ED25519 SHA256:…", when that happened.
         strict: whether the config has ssh refuse an unknown host key without a question (StrictHostKeyChecking yes).
+        unkept: whether the config names no file in which an unknown key could be kept (UserKnownHostsFile none),
+            so that ssh takes none and asks nobody.
         known: the trusted keys known for the host, as "ED25519 SHA256:…".
         revoked_at: the lines by which keys are revoked for the host, as "/home/me/.ssh/known_hosts, line 3".
         methods: the sign-in methods the server asked for, in ssh's names, in order.
@@ -66,6 +68,7 @@ class Attempt:
     family: str = ""
     untrusted: str = ""
     strict: bool = False
+    unkept: bool = False
     known: list[str] = field(default_factory=list)
     revoked_at: list[str] = field(default_factory=list)
     methods: list[str] = field(default_factory=list)
@@ -397,6 +400,14 @@ def _host_key(error: asyncssh.HostKeyNotVerifiable, attempt: Attempt) -> HostKey
     if attempt.known:
         return _changed(attempt, f"it now offers {offered}")
     cause = f"Host key verification failed: {offered} is not known"
+    if attempt.unkept:
+        return HostKeyError(
+            host,
+            f"The host key of {host} is not known: it offers {offered}. Your ssh config has UserKnownHostsFile none, "
+            "so there is no file to keep a new key in, and ssh takes none and asks nobody. Take that setting out, or "
+            "name a file there (/dev/null keeps none).",
+            cause,
+        )
     if attempt.strict:
         name, _, port = attempt.address.rpartition(":")
         scan = f"ssh-keyscan{'' if port == '22' else f' -p {port}'} {name.strip('[]')}"

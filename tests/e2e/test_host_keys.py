@@ -113,10 +113,17 @@ async def test_accept_new_goes_on_when_the_file_remembers_nothing(any_door: Door
     assert await any_door.whoami() == any_door.host.account.name
 
 
-@pytest.mark.parametrize("policy", ["accept-new", "no"])
-async def test_no_unknown_key_is_taken_when_there_is_no_file_at_all(any_door: Door, policy: str) -> None:
+@pytest.mark.parametrize("policy", ["accept-new", "no", "ask"])
+async def test_no_unknown_key_is_taken_when_there_is_no_file_at_all_and_that_is_said(
+    any_door: Door, policy: str
+) -> None:
     any_door.write(UserKnownHostsFile="none", StrictHostKeyChecking=policy)
-    assert "is not known" in await any_door.refusal(SignInError)
+    message = await any_door.refusal(SignInError)
+    assert "is not known" in message
+    assert "has UserKnownHostsFile none, so there is no file to keep a new key in" in message
+    assert "login" not in message, "ssh asks nobody there"
+    any_door.write("gpu2", UserKnownHostsFile="/dev/null", StrictHostKeyChecking="no")
+    assert await any_door.whoami("gpu2") == any_door.host.account.name, "what it says helps"
 
 
 @pytest.mark.parametrize("policy", ["accept-new", "yes", "ask"])
@@ -132,14 +139,16 @@ async def test_a_changed_key_is_refused_and_told_apart(any_door: Door, workspace
 
 
 async def test_who_wants_no_checking_gets_in_whatever_is_known_and_no_line_changes(
-    any_door: Door, workspace: Workspace
+    any_door: Door, workspace: Workspace, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = workspace.home / "other"
     keygen(other)
     any_door.known.write_text(line(any_door, other))
-    any_door.write(UserKnownHostsFile=str(any_door.known), StrictHostKeyChecking="no", UpdateHostKeys="no")
+    any_door.write(UserKnownHostsFile=str(any_door.known), StrictHostKeyChecking="off", UpdateHostKeys="no")
     assert await any_door.whoami() == any_door.host.account.name
     assert any_door.known.read_text() == line(any_door, other)
+    if any_door.way is SSHTransport:
+        assert "StrictHostKeyChecking off" in caplog.text, "as the config says it"
 
 
 @pytest.mark.parametrize("policy", ["accept-new", "ask", "yes"])
