@@ -90,9 +90,7 @@ class TestEnvironments:
         any_host.make_folder("proj/env")  # no environment at all
         assert cli.main(["add", any_host.location("proj")]) == 0
         told = capsys.readouterr().err.splitlines()
-        notes = [
-            line for line in told if not line.startswith(("connecting to ", "asking "))
-        ]  # where that takes a while
+        notes = [line for line in told if not line.endswith(" ...")]  # what a slow look waits for
         assert len(notes) == 2
         assert "/proj/.venv cannot be used: its interpreter is gone (/opt/python3.10/bin/python3.10)" in notes[0]
         assert "/proj/venv cannot be used: there is no " in notes[1]
