@@ -13,7 +13,6 @@ from collections.abc import Collection
 from ..errors import AlbedoError, KernelGoneError
 from ..kernels.endings import who_ended
 from ..kernels.joining import known_kernel, request_of
-from ..kernels.notebook_file import is_of
 from ..kernels.records import ENDING, KernelRecords
 from ..kernels.remote import RemoteKernel
 from ..kernels.survey import FoundKernel, of_record
@@ -91,13 +90,10 @@ class JoinedKernel(SessionKernel):
         first = known_kernel(joined.kernel_id, place, self._record.python)
         if joined.notebook is None:
             return [first]
-        records = KernelRecords()
         others = [
             of_record(record)
-            for record in reversed(records.all())
-            if record.kernel_id != joined.kernel_id
-            and record.state != ENDING
-            and is_of(record.notebook, records.mark(record.kernel_id), joined.notebook)
+            for record in reversed(KernelRecords().of_notebook(joined.notebook))
+            if record.kernel_id != joined.kernel_id and record.state != ENDING
         ]
         return [first, *others]
 
