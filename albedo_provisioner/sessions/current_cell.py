@@ -193,7 +193,7 @@ class CurrentCell:
             return
         after = f"The code ran for more than {timeout:g} s and was interrupted"
         later = f"cell({execution.name!r}) tells what came of it"
-        behind = False
+        behind, asked = False, time.monotonic()
         self._interrupted.add(execution.msg_id)
         try:
             behind = await _interrupt(kernel, execution.msg_id)
@@ -226,10 +226,11 @@ class CurrentCell:
                 f"has not; {later}. The state of earlier calls is kept."
             )
         else:
+            waited = time.monotonic() - asked
             await self._held.kill("the code had run out of time and did not obey the interrupt")
             notes.append(
-                f"{after}; it did not stop within {INTERRUPT_GRACE:g} s, so the kernel was killed and the state of "
-                "earlier calls is lost. The next call starts afresh."
+                f"{after}; it did not stop within {waited:.0f} s, so the kernel was killed and the state of earlier "
+                "calls is lost. The next call starts afresh."
             )
 
     # -- ending one early ------------------------------------------------------------------------------------

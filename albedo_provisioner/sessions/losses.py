@@ -28,9 +28,9 @@ def note_loss(record: SessionRecord, why: str, news: str = "") -> str:
     return _note(record, why if why.endswith(".") else f"{why}.", news)
 
 
-def note_reset(record: SessionRecord, news: str = "") -> None:
-    """Note that the state is gone because a caller wanted a fresh kernel; see `note_loss`."""
-    _note(record, _RESET, news)
+def note_reset(record: SessionRecord, news: str = "") -> str:
+    """Note that the state is gone because a caller wanted a fresh kernel, and return the line; see `note_loss`."""
+    return _note(record, _RESET, news)
 
 
 def note_move(record: SessionRecord, before: object, after: object, news: str = "") -> None:
@@ -78,7 +78,7 @@ def tell_losses(lines: list[str], report: KernelReport, notes: list[str], *, ask
         else:
             report.state_lost = True
             said.append(f"The state of earlier calls was lost: {line}")
-    said = [words for words in said if words]
+    said = [words for words, before in zip(said, ["", *said], strict=False) if words and words != before]
     if len(said) > _MOST:
         said[_MOST // 2 : -_MOST // 2] = [f"(And {len(said) - _MOST} times more.)"]
     notes += said

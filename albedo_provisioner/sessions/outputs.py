@@ -246,7 +246,7 @@ class Outputs:
     def _take_error(self, output: Output) -> None:
         limit = max(self._limits.stderr, _LEAST_OF_ERROR)
         colored = "\n".join(output["traceback"])
-        self._error = self._clipped("error", f"{output['ename']}: {output['evalue']}", limit)
+        self._error = self._clipped("error", plain(f"{output['ename']}: {output['evalue']}"), limit)
         self._traceback = self._clipped("traceback", plain(colored), limit)
         self._colored = colored
         if len(colored) > limit:  # a cut might go through a terminal's code

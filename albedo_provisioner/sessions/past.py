@@ -13,7 +13,7 @@ from pathlib import Path
 from ..errors import AlbedoError, KernelGoneError
 from ..kernels.journal import JournalCell, NoCell, await_cell
 from .entries import DONE, CellRecord, SessionRecord
-from .losses import losses, tell_losses
+from .losses import is_reset, losses, tell_losses
 from .outputs import Outputs
 from .records import SessionRecords
 from .results import INTERRUPTED, LOST, KernelReport, Result, is_interrupt, status_of
@@ -206,13 +206,26 @@ class PastCells:
             log.info("%s: %s", self._session.session_id, error)
             return True
 
-    async def salvage(self, kernel_id: str) -> None:
-        """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more."""
+    async def salvage(self, kernel_id: str, line: str | None = None) -> None:
+        """Find out what came of the cells that a kernel which has ended was given, before nobody knows any more.
+
+        Args:
+            kernel_id: its id.
+            line: what was noted of its end, see `losses.py`.
+        """
         for record in self.unfinished(kernel_id):
             try:
-                await self._find_out(record)
+                result = await self._find_out(record)
             except AlbedoError as error:
                 log.info("%s: %s: %s", self._session.session_id, record.cell_id, error)
+                continue
+            report = result.kernel
+            if line is not None and report.ended:
+                report.state_lost = report.state_lost and not is_reset(line)
+                notes = [str(report.note)]
+                tell_losses([line], report, notes)
+                report.note = " ".join(notes)
+                self._records.finish(record.msg_id, result)
 
     def unfinished(self, kernel_id: str) -> list[CellRecord]:
         """Return the cells that an earlier process gave to a kernel, and of whose end nobody knows, oldest first."""

@@ -10,11 +10,11 @@ import dataclasses
 
 from ..kernels.endings import in_background
 from .call import Call
-from .current_cell import CurrentCell
+from .current_cell import CurrentCell, finished
 from .entries import CellName
 from .on_record import OnRecord
 from .results import INTERRUPTED, LOST, TIMEOUT, KernelReport, Result
-from .session_kernel import SessionKernel
+from .session_kernel import ANSWER_TIMEOUT, SessionKernel
 
 
 class Repeated:
@@ -82,6 +82,8 @@ class Repeated:
             )
             return Result(TIMEOUT, kernel=report, cell_id=self._cell.cell_id)
         await self._current.time_out(kernel, earlier, timeout, notes)
+        if self._held.kernel is not kernel:  # it was killed
+            await finished(earlier, ANSWER_TIMEOUT)
         if not earlier.finished.is_set():
             report.note = " ".join(notes)
             return Result(TIMEOUT, kernel=report, cell_id=self._cell.cell_id)

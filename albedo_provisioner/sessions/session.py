@@ -26,7 +26,7 @@ from .cell_runs import CellRuns
 from .current_cell import CurrentCell
 from .entries import CellName, CellRecord, SessionRecord
 from .joined_kernel import JoinedKernel
-from .losses import note_loss, note_reset
+from .losses import note_loss
 from .on_record import OnRecord
 from .past import PastCells
 from .patience import KERNEL, ROOM, TURN, Patience
@@ -128,6 +128,8 @@ class SessionCore:
         cell_id, since = (running.name, self._cell.known_since) if running else (None, 0.0)
         if running is None and self._next is not None:
             cell_id, since = self._next[0].cell_id, self._next[1]
+        elif running is None and (left := self.taking_up.left) is not None:
+            state, cell_id, since = "busy", left.cell_id, time.monotonic() - (time.time() - left.asked)
         sign_in = self._held.sign_in or (kernel.shut_out if kernel else None)
         return {
             "session_id": self.record.session_id,
@@ -318,7 +320,7 @@ class SessionCore:
         if held.kernel is not None and not held.alive:
             held.lose(held.kernel.cause or "its kernel ended")  # which is told as well
         if had_state:
-            note_reset(self.record, " ".join(job_news(held.kernel)))
+            held.note_reset()
         try:
             await held.end()
         except LinkAwayError as error:
@@ -355,7 +357,7 @@ class SessionCore:
         self._held.must_be_ours("restarted")
         running = self._cell.running or self._cell.earlier
         if running is not None and not running.finished.is_set():
-            note_reset(self.record, " ".join(job_news(self._held.kernel)))
+            self._held.note_reset()
             await self._cell.end(at_once=True)
             return
         if self._runs.alone is not None:

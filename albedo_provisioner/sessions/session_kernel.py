@@ -23,7 +23,7 @@ from ..kernels.remote import RemoteKernel
 from ..kernels.request import KernelRequest
 from ..location import Location
 from .entries import SessionRecord
-from .losses import note_loss, note_move
+from .losses import note_loss, note_move, note_reset
 from .past import PastCells
 
 log = logging.getLogger("albedo_provisioner.sessions")
@@ -82,6 +82,7 @@ class SessionKernel:
         self._late = late
         self._past = past
         self._handlers = handlers
+        self._end_noted: tuple[str | None, str | None] = (None, None)  # as `last_loss`, also where it was wanted
         self._to_prove: list[RemoteKernel] = []  # whose ends were asked for, and may not be proven
 
     @property
@@ -217,10 +218,14 @@ class SessionKernel:
             self.last_words = self.kernel.jobs.last_words
         if self.has_state:
             line = note_loss(self._record, why, "" if self.kernel is None else self.last_words)
-            self.last_loss = (self._record.kernel_id, line)
+            self.last_loss = self._end_noted = (self._record.kernel_id, line)
         kernel = self._let_go()
         if kernel is not None:
             in_background(self._prove(kernel))
+
+    def note_reset(self) -> None:
+        """What earlier calls had put into the kernel is gone, as a caller wanted: to be told with the next result."""
+        self._end_noted = (self._record.kernel_id, note_reset(self._record, " ".join(job_news(self.kernel))))
 
     async def settle(self, kernel_id: str | None, patience: float) -> None:
         """Lose a kernel whose keeper says that it has ended, if it is still ours; we may hear of that a moment later.
@@ -287,6 +292,7 @@ class SessionKernel:
         """
         if kernel not in self._to_prove:
             self._to_prove.append(kernel)
+        await self._save_cells(kernel)
         try:
             await kernel.finish(term_grace=0.5, timeout=ANSWER_TIMEOUT)
         except LinkAwayError:
@@ -296,6 +302,18 @@ class SessionKernel:
             await end_by_record(kernel.kernel_id, self._ended_by)
         if kernel in self._to_prove:  # else another who waited for the same was faster
             self._to_prove.remove(kernel)
+
+    async def _save_cells(self, kernel: RemoteKernel) -> None:
+        """Put on record what came of an earlier process's cells: what the keeper knows of them goes with it."""
+        if not self.ours or kernel.away is not None or not self._past.unfinished(kernel.kernel_id):
+            return
+        line = self._end_noted[1] if self._end_noted[0] == kernel.kernel_id else None
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                await kernel.stop(0.5)  # else their ends would be waited for
+                await self._past.salvage(kernel.kernel_id, line)
+        except (AlbedoError, TimeoutError) as error:
+            log.info("%s: what came of its cells is not known: %s", self._record.session_id, error)
 
     async def prove_ends(self, had: Collection[str]) -> None:
         """See that nothing is left of the kernels that the session had before, whoever was asked to end them.

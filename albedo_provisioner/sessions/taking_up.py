@@ -13,7 +13,7 @@ from ..kernels.console import Followed
 from ..kernels.endings import in_background
 from ..kernels.remote import RemoteKernel
 from .current_cell import CurrentCell, finished
-from .entries import SessionRecord
+from .entries import CellRecord, SessionRecord
 from .past import PastCells
 from .session_kernel import ANSWER_TIMEOUT, SessionKernel
 
@@ -39,6 +39,7 @@ class TakingUp:
         self._held = held
         self._cell = cell
         self._linking: asyncio.Task[None] | None = None
+        self._left: CellRecord | None = None
 
     async def take_up(self, wait_for_sign_in: bool) -> None:
         """Link to the kernel on record, if there is one and we are not; the caller has the session's turn.
@@ -64,8 +65,16 @@ class TakingUp:
         """The same in the background, if code of an earlier process may run there: its calls are to be answered, and it
         can be waited for and interrupted. Where that is not possible now, the next call finds out.
         """
-        if self._may_run:
+        kernel_id = self._record.kernel_id
+        unfinished = [] if kernel_id is None else self._past.unfinished(kernel_id)
+        if unfinished:
+            self._left = next((each for each in unfinished if each.result is None), None)
             self._linking = in_background(self.link())
+
+    @property
+    def left(self) -> CellRecord | None:
+        """The cell that is on record as running, while it is being found out whether it does."""
+        return self._left if self._linking is not None and not self._linking.done() else None
 
     async def link_to_what_runs(self) -> None:
         """The same now, if code of an earlier process may run there.

@@ -13,21 +13,43 @@ from faces import Embedded
 from kernels import eventually, until_status
 
 from albedo_provisioner import AsyncSession, AsyncSessions
+from albedo_provisioner.sessions import current_cell
 
-CODE = "x = 42; open('began', 'w').close()\nimport os, time\nwhile not os.path.exists('go'): time.sleep(0.02)\nx"
+CODE = """
+import os, time
+x = 42
+print('precious', flush=True); open('began', 'w').close()
+while not os.path.exists('go'):
+    time.sleep(0.02)
+x
+"""
+
+STUBBORN = """
+import time
+print('precious', flush=True); open('began', 'w').close()
+while True:
+    try:
+        time.sleep(600)
+    except KeyboardInterrupt:
+        pass
+"""
+
+
+async def left_running(host: Embedded, sessions: AsyncSessions, code: str) -> AsyncSession:
+    """Return a session whose cell "k" was left running by the sessions that it was opened with."""
+    first = AsyncSessions()
+    left = await first.open(host.location())
+    call = asyncio.create_task(left.execute(code, cell_id="k"))
+    await eventually((host.home / "began").exists)
+    await first.leave()
+    await asyncio.gather(call, return_exceptions=True)
+    return await sessions.resume(left.id)
 
 
 @pytest_asyncio.fixture
 async def session(embedded_host: Embedded, async_sessions: AsyncSessions) -> AsyncIterator[AsyncSession]:
-    """A session whose cell "k" was left running by the sessions that it was opened with."""
-    first = AsyncSessions()
-    left = await first.open(embedded_host.location())
-    call = asyncio.create_task(left.execute(CODE, cell_id="k"))
-    await eventually((embedded_host.home / "began").exists)
-    await first.leave()
-    await asyncio.gather(call, return_exceptions=True)
-    session = await async_sessions.resume(left.id)
-    await until_status(session, "execution_state", "busy")
+    session = await left_running(embedded_host, async_sessions, CODE)
+    await until_status(session, "link", "attached")
     yield session
 
 
@@ -80,7 +102,10 @@ class TestCodeThatWasLeftRunning:
         await session.reset()
         result = await later
         assert (result.value, result.kernel.state_reset, result.kernel.state_lost) == ("False", True, False)
-        assert (await session.cell("k")).status == "lost"
+        lost = await session.cell("k")
+        assert (lost.status, lost.stdout) == ("lost", "precious\n")
+        assert (lost.kernel.state_reset, lost.kernel.state_lost) == (True, False)
+        assert str(lost.kernel.note).endswith("The session was reset, so the state of earlier calls is gone.")
 
     async def test_is_no_kernel_that_is_evicted(self, embedded_host: Embedded, session: AsyncSession) -> None:
         """S7."""
@@ -99,6 +124,9 @@ class TestCodeThatWasLeftRunning:
         os.kill((await session.status())["process"]["pid"], signal.SIGKILL)
         result = await later
         assert (result.value, result.kernel.state_lost) == ("False", True)
+        lost = await session.cell("k")
+        assert (lost.status, lost.stdout, lost.kernel.state_lost) == ("lost", "precious\n", True)
+        assert "SIGKILL" in str(lost.kernel.note)
 
     async def test_is_ended_by_the_time_of_the_call_that_repeats_it(self, session: AsyncSession) -> None:
         """S5: it is not run again, and not waited for for ever."""
@@ -119,3 +147,17 @@ class TestCodeThatWasLeftRunning:
             await again
         assert (await session.cell("k")).status == "interrupted"
         assert (await session.execute("x")).value == "42"
+
+    async def test_that_does_not_obey_when_the_time_of_a_repeated_call_is_over_costs_its_kernel(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """S5: and both who ask are told the same."""
+        monkeypatch.setattr(current_cell, "INTERRUPT_GRACE", 0.5)
+        monkeypatch.setattr(current_cell, "_FLOWS", 0.5)
+        session = await left_running(embedded_host, async_sessions, STUBBORN)
+        assert (await session.status())["cell_id"] == "k"
+        result = await session.execute(STUBBORN, timeout=1, cell_id="k")
+        assert (result.status, result.stdout, result.kernel.state_lost) == ("timeout", "precious\n", True)
+        assert "so the kernel was killed" in str(result.kernel.note)
+        again = await session.cell("k")
+        assert (again.status, again.stdout, again.kernel.note) == ("timeout", "precious\n", result.kernel.note)
