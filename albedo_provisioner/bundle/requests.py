@@ -148,9 +148,12 @@ class Requests:
             self.interrupts.sent()
         return answer({})
 
-    def _status(self, _request: dict[str, Any], answer: Answer) -> None:
+    def _status(self, request: dict[str, Any], answer: Answer) -> None:
+        """Tell how the kernel is; with `cell`, whether it may still be at that request, whoever passed it on."""
         self._kernel.look(time.monotonic())  # it may have ended since we looked last
-        answer({"kernel": self._facts()})
+        cell = request.get("cell")
+        asked = self._kernel.exit is None and cell is not None and self._kernel.is_asked(str(cell)) is True
+        answer({"kernel": self._facts(), "asked": asked})
 
     def _stop(self, request: dict[str, Any], answer: Answer) -> None:
         self._ending.stop(

@@ -223,6 +223,13 @@ class KernelRecords:
             database.execute("DELETE FROM endings WHERE noted < ?", (now - _ENDINGS_KEPT,))
             database.execute("INSERT OR REPLACE INTO endings VALUES (?, ?, ?)", (kernel_id, how, now))
 
+    def started_anew(self, kernel_id: str) -> None:
+        """Forget what was noted of a kernel's end, which has come: it was restarted, and a fresh one has its id."""
+        self._noted_beside(kernel_id).unlink(missing_ok=True)
+        with self._open() as database:
+            database.execute("UPDATE kernels SET state = ? WHERE kernel_id = ?", (LIVE, kernel_id))
+            database.execute("DELETE FROM endings WHERE kernel_id = ?", (kernel_id,))
+
     def forget_ending(self, kernel_id: str) -> None:
         """Forget who ended a kernel, as another one runs under its id now; who is still to end this one stays known."""
         with self._open() as database:

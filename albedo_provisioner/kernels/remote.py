@@ -342,7 +342,8 @@ class RemoteKernel(EndedKernel):
             else:
                 # What the old one's cells are told of its end comes behind all that it said.
                 await self.wait_for_silence(LAST_NOTE)
-            note_if_possible(KernelRecords().forget_ending, self.kernel_id)
+            # Also where an end was promised while the host was away: that was the old one's, which has ended.
+            note_if_possible(KernelRecords().started_anew, self.kernel_id)
             self._expected = self._silent = False
             await self._until_running()
         finally:

@@ -142,8 +142,11 @@ class SignalledKernel(WatchedKernel):
         answer = await self._link.call("give_up", timeout, ids=[message_id])
         return message_id in answer.get("never_begun", [])
 
-    async def is_at(self, message_id: str, timeout: float) -> bool:
+    async def is_at(self, message_id: str, timeout: float) -> bool | None:
         """Say whether a cell, whoever asked for it, was asked of the kernel and has not come to its end.
+
+        None when nobody can tell, as the keeper that knew it was killed: it has come to its end when the kernel answers
+        what is asked from now on.
 
         Raises:
             LinkAwayError: the keeper could not be asked in time.
@@ -154,5 +157,7 @@ class SignalledKernel(WatchedKernel):
         except (KernelGoneError, LinkAwayError):
             raise
         except AlbedoError:
-            return False  # the keeper's refusal: its journal has no such cell (any more)
+            # The keeper's refusal: its journal has no such cell (any more).
+            known = await self._link.call("status", timeout, cell=message_id)
+            return None if known.get("asked") else False
         return answer["cell"]["state"] in ("queued", "running")

@@ -340,7 +340,7 @@ async def _obeys(kernel: RemoteKernel, execution: Execution) -> bool:
         if time.monotonic() - began > _FLOOD_GRACE:
             break
     try:
-        if await kernel.is_at(execution.msg_id, ANSWER_TIMEOUT):
+        if await kernel.is_at(execution.msg_id, ANSWER_TIMEOUT) is not False:
             return False
     except AlbedoError:  # what cannot be asked is not waited for
         return execution.finished.is_set()

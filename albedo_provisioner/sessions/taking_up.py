@@ -125,7 +125,16 @@ class TakingUp:
                 log.info("%s: %s: %s", self._record.session_id, cell.name, answer)
             elif isinstance(answer, BaseException):
                 raise answer
+            elif answer is False:
+                cell.end()
             elif answer:
                 cell.began = True
-            else:
-                cell.end()
+            elif not cell.began:
+                cell.began = True
+                in_background(self._until_answered(cell))
+
+    async def _until_answered(self, cell: Followed) -> None:
+        """Ask the kernel something: once that is answered, it is done with a cell that it was asked for before."""
+        assert self._held.console is not None
+        await self._held.console.request("kernel_info_request", {})
+        cell.end()

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from faces import Embedded
+from faces import Embedded, keeper_of
 from kernels import eventually, until_status
+from procs import send
 
 from albedo_provisioner import AsyncSession, AsyncSessions
 from albedo_provisioner.sessions import current_cell
@@ -35,7 +36,9 @@ while True:
 """
 
 
-async def left_running(host: Embedded, sessions: AsyncSessions, code: str) -> AsyncSession:
+async def left_running(
+    host: Embedded, sessions: AsyncSessions, code: str, *, keeper_killed: bool = False
+) -> AsyncSession:
     """Return a session whose cell "k" was left running by the sessions that it was opened with."""
     first = AsyncSessions()
     left = await first.open(host.location())
@@ -43,6 +46,8 @@ async def left_running(host: Embedded, sessions: AsyncSessions, code: str) -> As
     await eventually((host.home / "began").exists)
     await first.leave()
     await asyncio.gather(call, return_exceptions=True)
+    if keeper_killed:
+        send(keeper_of(host), signal.SIGKILL)
     return await sessions.resume(left.id)
 
 
@@ -161,3 +166,20 @@ class TestCodeThatWasLeftRunning:
         assert "so the kernel was killed" in str(result.kernel.note)
         again = await session.cell("k")
         assert (again.status, again.stdout, again.kernel.note) == ("timeout", "precious\n", result.kernel.note)
+
+    async def test_is_known_also_when_the_keeper_that_knew_it_was_killed(
+        self, embedded_host: Embedded, async_sessions: AsyncSessions
+    ) -> None:
+        """L3, S7: nobody has what came of it, and it is waited for and interrupted all the same."""
+        session = await left_running(embedded_host, async_sessions, CODE, keeper_killed=True)
+        await until_status(session, "link", "attached")
+        await session._core.evict("others want the room")
+        status = await session.status()
+        assert (status["cell_id"], status["execution_state"]) == ("k", "busy")
+        later = asyncio.create_task(session.execute("x"))
+        await eventually(lambda: session._core._patiences)
+        assert await session.interrupt()
+        result = await later
+        assert (result.value, result.kernel.reused, result.kernel.state_lost) == ("42", True, False)
+        assert (await session.status())["execution_state"] == "idle"
+        assert "may have run" in str((await session.cell("k")).kernel.note)

@@ -96,3 +96,24 @@ def test_an_end_that_comes_too_late_leaves_the_next_kernel_of_that_id_alone(
     end(kernel["since"])
     assert not alive(process.pid)
     assert settled(embedded_host.leftovers) == []
+
+
+def test_an_end_that_was_promised_is_kept_by_a_restart_and_leaves_the_fresh_kernel_alone(
+    server: NotebookServer, embedded_host: Embedded
+) -> None:
+    """L7: the promise was about the kernel that the restart has ended."""
+    kernel_id = server.start(add_kernelspec(embedded_host.location())).content["kernel"]["id"]
+    channels = server.open(kernel_id)
+    channels.run("x = 41")
+    (kernel,) = KernelRecords().all()
+    embedded_host.down()
+    albedo("stop", kernel.kernel_id, status=1)
+    embedded_host.up()
+    channels.run("x += 1")  # it is there again, and nobody has come to keep the promise
+    assert server.ask("POST", f"api/kernels/{kernel_id}/restart").status == 200
+    channels.run("x = 7")
+    (found,) = listed()
+    assert found["state"] == "idle"
+    assert channels.run("print(x)") == "7\n"
+    assert [record.state for record in KernelRecords().all()] == [LIVE]
+    assert server.ask("DELETE", f"api/kernels/{kernel_id}").status == 204
