@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 # Of what a proxy says on standard error while connecting, this much is kept for the message: bytes.
 STDERR_LIMIT = 4096
 
+_LATER = 5
+"""Seconds after our own time limit that ssh's own comes."""
+
 
 class MasterRefusedError(Exception):
     """A ControlMaster did not run the command; `str()` says why, in ssh's words.
@@ -255,7 +258,8 @@ class ProgramTransport:
             # What `Words` reads. It goes to a pipe, and not to jump hosts' ssh, as -v would. Only at level 2 it says
             # whether an end was the command's or the master's.
             "LogLevel": "DEBUG1" if master is None else "DEBUG2",
-            "ConnectTimeout": str(math.ceil(self._connect_timeout)),
+            # Ours comes first: it ends all that ssh has started, and ssh would leave what a jump host's ssh has.
+            "ConnectTimeout": str(math.ceil(self._connect_timeout) + _LATER),
             "ServerAliveInterval": str(KEEPALIVE_INTERVAL),
             "ServerAliveCountMax": str(KEEPALIVE_COUNT),
         }
