@@ -215,17 +215,9 @@ class PastCells:
         """
         for record in self.unfinished(kernel_id):
             try:
-                result = await self._find_out(record)
+                await self._find_out(record, line)
             except AlbedoError as error:
                 log.info("%s: %s: %s", self._session.session_id, record.cell_id, error)
-                continue
-            report = result.kernel
-            if line is not None and report.ended:
-                report.state_lost = report.state_lost and not is_reset(line)
-                notes = [str(report.note)]
-                tell_losses([line], report, notes)
-                report.note = " ".join(notes)
-                self._records.finish(record.msg_id, result)
 
     def unfinished(self, kernel_id: str) -> list[CellRecord]:
         """Return the cells that an earlier process gave to a kernel, and of whose end nobody knows, oldest first."""
@@ -235,8 +227,18 @@ class PastCells:
             if record.kernel_id == kernel_id and record.state != DONE and not self._under_way(record.cell_id)
         ]
 
-    async def _find_out(self, record: CellRecord) -> Result:
-        """Return what came of a cell of an earlier process, and put it on record."""
+    async def _find_out(self, record: CellRecord, line: str | None = None) -> Result:
+        """Return what came of a cell of an earlier process, and put it on record; `line` is as of `salvage`."""
         result = await result_of(record, self._session, self._records.outputs, self._interrupted)
+        now = self._records.cell(self._session.session_id, record.cell_id)
+        known = self._known(now) if now is not None and now.state == DONE else None
+        if known is not None:
+            return known  # somebody else who asked was faster, and may know more
+        report = result.kernel
+        if line is not None and report.ended:
+            report.state_lost = report.state_lost and not is_reset(line)
+            notes = [str(report.note)]
+            tell_losses([line], report, notes)
+            report.note = " ".join(notes)
         self._records.finish(record.msg_id, result)
         return result

@@ -71,8 +71,8 @@ class Registry:
     ) -> SessionCore:
         """Return the owner's session at a location with tools of these names: one that is open here, else one that was
         left, by whatever process, else a new one. Its host is asked nothing, unless code was left running there. The
-        functions are those that were given last. One that was left is not taken up for another interpreter or
-        environment than it has.
+        functions are those that were given last. Where it has no kernel, its next one has the interpreter and
+        environment that are given; one that was left is not taken up for others than it has.
 
         Raises:
             AlbedoError: they have been closed.
@@ -87,6 +87,9 @@ class Registry:
         if there:  # several, where nobody knew that they are at the same place: one of them may have been used since
             session = next((each for each in there if each.record.kernel_id is not None), there[0])
             session.tools.replace(tools)
+            if session.record.kernel_id is None and not session.busy:  # the next kernel is to be another one
+                session.record.python = python or session.record.python
+                session.record.env = dict(env or session.record.env)
             return session
         left = self._left_at(location, owner, tools.names, python, env)
         new = SessionRecord(uuid.uuid4().hex, owner, location, location, tools.names, python, dict(env or {}))

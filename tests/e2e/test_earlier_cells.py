@@ -164,6 +164,7 @@ class TestCodeThatWasLeftRunning:
         result = await session.execute(STUBBORN, timeout=1, cell_id="k")
         assert (result.status, result.stdout, result.kernel.state_lost) == ("timeout", "precious\n", True)
         assert "so the kernel was killed" in str(result.kernel.note)
+        await eventually(lambda: not session._core._held._to_prove)  # type: ignore[attr-defined]
         again = await session.cell("k")
         assert (again.status, again.stdout, again.kernel.note) == ("timeout", "precious\n", result.kernel.note)
 

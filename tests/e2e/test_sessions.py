@@ -310,6 +310,16 @@ class TestOwners:
 
 
 class TestHosts:
+    def test_an_interpreter_that_is_not_there_can_be_put_right_by_opening_the_session_once_more(
+        self, embedded_host: Embedded, sessions: Sessions
+    ) -> None:
+        session = sessions.open(embedded_host.location(), python="/no/such/python3")
+        with pytest.raises(AlbedoError, match="/no/such/python3"):
+            session.execute("1")
+        again = sessions.open(embedded_host.location(), python=str(embedded_host.python), env={"WHAT": "ever"})
+        assert again.id == session.id
+        assert again.execute("import os; os.environ['WHAT']").value == "'ever'"
+
     def test_that_cannot_be_used_say_why(self, embedded_host: Embedded, sessions: Sessions) -> None:
         with pytest.raises(FolderError, match="nowhere"):
             sessions.open(embedded_host.location("nowhere")).execute("1")
