@@ -160,4 +160,7 @@ class SignalledKernel(WatchedKernel):
             # The keeper's refusal: its journal has no such cell (any more).
             known = await self._link.call("status", timeout, cell=message_id)
             return None if known.get("asked") else False
-        return answer["cell"]["state"] in ("queued", "running")
+        cell = answer["cell"]
+        if self.state == "exited" or self.started > float(cell["asked"]):
+            return False  # the process that it was given to is not there any more, or is another one
+        return cell["state"] in ("queued", "running")

@@ -200,6 +200,24 @@ class TestSessionsThatJoin:
                 result = await session.execute("x")
                 assert (result.value, result.kernel.state_lost) == ("42", True)
 
+    async def test_go_on_where_code_that_was_left_running_went_with_a_restart(
+        self, embedded_host: Embedded, sessions: AsyncSessions
+    ) -> None:
+        """S4, L3: its owner restarts the kernel before the next process comes."""
+        async with notebook(embedded_host) as person:
+            first = AsyncSessions()
+            session = await first.join(notebook=NOTEBOOK)
+            call = asyncio.create_task(session.execute("x = 41\nimport time\ntime.sleep(600)", cell_id="k"))
+            await under_way(session)
+            await first.leave()
+            await asyncio.gather(call, return_exceptions=True)
+            await person.manager.restart_kernel(now=True)
+            again = await sessions.resume(session.id)
+            result = await again.execute("'x' in globals()", timeout=60)
+            assert (result.value, result.kernel.state_lost) == ("False", True)
+            assert (await again.status())["execution_state"] == "idle"
+            assert (await again.cell("k")).status == "lost"
+
     async def test_are_resumed_by_another_process(self, embedded_host: Embedded, sessions: AsyncSessions) -> None:
         """L3: and what became of the kernel meanwhile is told."""
         async with notebook(embedded_host) as person:
