@@ -145,8 +145,13 @@ class KernelSettings(KernelProvisionerBase):
             journal_bytes=self.journal_bytes,
             provide=self.provide,
             kernel=self.kernel or None,
-            notebook=self._renamed or given.get("JPY_SESSION_NAME", "").replace("$$", "$"),
+            notebook=self._renamed or notebook_named(given.get("JPY_SESSION_NAME", "").replace("$$", "$")),
         )
+
+
+def notebook_named(name: str) -> str:
+    """Return the notebook that a session's name means; none where a server, told no name, has named its folder."""
+    return "" if name.endswith("/") else name
 
 
 def given_by_caller(env: dict[str, str] | None) -> dict[str, str]:

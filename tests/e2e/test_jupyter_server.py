@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from faces import Embedded, Host, Local
@@ -10,6 +11,8 @@ from kernels import add_kernelspec
 from leaks import settled
 from notebook_server import NotebookServer
 from procs import wait_until
+
+from albedo_provisioner.kernels.records import KernelRecords
 
 
 class TestNotebooks:
@@ -158,3 +161,16 @@ class TestDialogs:
         answer = server.start(add_kernelspec(embedded_host.location(), {"pyhton": "x"}))
         assert answer.status == 500
         assert "pyhton" in answer.content["message"]
+
+
+def test_a_session_without_a_name_has_not_its_folder_for_a_notebook(
+    server: NotebookServer, embedded_host: Embedded
+) -> None:
+    """K5: two notebooks of a folder would be one, and get each other's kernels."""
+    asked: dict[str, Any] = {"path": "sub/a.ipynb", "name": "", "type": "notebook"}
+    asked["kernel"] = {"name": add_kernelspec(embedded_host.location())}
+    answer = server.ask("POST", "api/sessions", asked)
+    assert answer.status == 201
+    (record,) = KernelRecords().all()
+    assert not record.notebook.endswith("/")
+    assert server.ask("DELETE", f"api/kernels/{answer.content['kernel']['id']}").status == 204
