@@ -91,10 +91,11 @@ def hanging_up() -> Iterator[tuple[int, list[float]]]:
         def serve() -> None:
             while True:
                 try:
-                    server.accept()[0].close()
+                    caller, _ = server.accept()
                 except OSError:
                     return
-                callers.append(time.monotonic())
+                callers.append(time.monotonic())  # before the caller can know
+                caller.close()
 
         thread = threading.Thread(target=serve)
         thread.start()
